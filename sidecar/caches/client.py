@@ -1,0 +1,208 @@
+"""Run a restore or a publish in a child process with a deadline, from the daemon's event loop.
+
+No store and no archive is opened here: a store that hangs costs one killed process and never the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sidecar.caches.messages import (
+    CommitEntry,
+    FamilyCount,
+    Progress,
+    PublishRequest,
+    PublishResult,
+    RecordRequest,
+    RecordResult,
+    RestoreRequest,
+    RestoreResult,
+)
+
+__all__ = [
+    "CacheClient",
+    "CommitEntry",
+    "FamilyCount",
+    "Progress",
+    "PublishRequest",
+    "PublishResult",
+    "RecordRequest",
+    "RestoreRequest",
+    "RestoreResult",
+]
+
+LINE_LIMIT = 4 * 1024 * 1024
+KILL_GRACE_S = 1.0
+OnProgress = Callable[[Progress], None]
+
+
+def ignore_progress(_progress: Progress) -> None:
+    """Take a progress report and do nothing with it."""
+
+
+@dataclass
+class _Ending:
+    """How the worker's run ended, as the client saw it."""
+
+    result: Any = None
+    trouble: str = ""
+    timed_out: bool = False
+    stderr: list[str] = field(default_factory=list)
+
+
+class CacheClient:
+    """Start the cache worker once per call, relay its progress, and give up on it after a deadline.
+
+    `clock` is a monotonic clock in seconds. `command` replaces `python -m sidecar.caches.worker` in tests.
+    """
+
+    def __init__(self, clock: Callable[[], float], command: Sequence[str] | None = None) -> None:
+        self._clock = clock
+        self._command = tuple(command or (sys.executable, "-m", "sidecar.caches.worker"))
+
+    async def restore(
+        self, request: RestoreRequest, deadline_s: float, on_progress: OnProgress = ignore_progress
+    ) -> RestoreResult:
+        """Restore in a child process; never raises for what the child, the store or the disk does.
+
+        Past `deadline_s` seconds the child is killed and the outcome is `timed_out`; what it staged is in
+        nobody's way and goes with the next sweep.
+        """
+        started = self._clock()
+        ending = await self._run({"task": "restore", "request": request.to_json()}, deadline_s, on_progress)
+        seconds = self._clock() - started
+        if ending.timed_out:
+            late = f"Restore was given up after {deadline_s:g} s: the store is slow or hangs. The engine starts cold."
+            return RestoreResult(outcome="timed_out", sentence=late, seconds=seconds)
+        try:
+            return RestoreResult.from_json(ending.result)
+        except ValueError as error:
+            sentence = _trouble("restore", ending, error)
+            return RestoreResult(outcome="failed", sentence=sentence, seconds=seconds)
+
+    async def publish(
+        self, request: PublishRequest, deadline_s: float, on_progress: OnProgress = ignore_progress
+    ) -> PublishResult:
+        """Publish in a child process at idle priority; never raises for what the child or the store does."""
+        started = self._clock()
+        ending = await self._run({"task": "publish", "request": request.to_json()}, deadline_s, on_progress)
+        seconds = self._clock() - started
+        if ending.timed_out:
+            late = f"Publish was given up after {deadline_s:g} s; nothing half-written can be seen in the store."
+            return PublishResult(outcome="timed_out", sentence=late, seconds=seconds)
+        try:
+            return PublishResult.from_json(ending.result)
+        except ValueError as error:
+            sentence = _trouble("publish", ending, error)
+            return PublishResult(outcome="failed", sentence=sentence, seconds=seconds)
+
+    async def record(self, request: RecordRequest, deadline_s: float) -> str:
+        """Write one record into the store in a child process; give the trouble as a sentence, empty when there was none."""
+        ending = await self._run({"task": "record", "request": request.to_json()}, deadline_s, ignore_progress)
+        if ending.timed_out:
+            return f"it did not answer within {deadline_s:g} s."
+        try:
+            return RecordResult.from_json(ending.result).trouble
+        except ValueError as error:
+            return _trouble("record", ending, error)
+
+    async def _run(self, task: dict[str, Any], deadline_s: float, on_progress: OnProgress) -> _Ending:
+        ending = _Ending()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ending.trouble = f"the worker could not be started ({error})"
+            return ending
+        try:
+            async with asyncio.timeout(deadline_s):
+                await _talk(process, task, ending, on_progress)
+        except TimeoutError:
+            ending.timed_out = True
+        finally:
+            await _end(process)
+        if not ending.trouble and ending.result is None:
+            ending.trouble = f"the worker ended with code {process.returncode} and gave no result"
+        return ending
+
+
+async def _talk(
+    process: asyncio.subprocess.Process, task: dict[str, Any], ending: _Ending, on_progress: OnProgress
+) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    collector = asyncio.ensure_future(_collect(process.stderr, ending.stderr))
+    try:
+        # Stdin stays open after the request: the worker takes its end as the death of the daemon.
+        process.stdin.write(json.dumps(task).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await process.stdin.drain()
+        async for line in _lines(process.stdout):
+            if _take(line, ending, on_progress):
+                return
+        await asyncio.wait({collector}, timeout=KILL_GRACE_S)
+    finally:
+        collector.cancel()
+
+
+def _take(line: bytes, ending: _Ending, on_progress: OnProgress) -> bool:
+    """Handle one line of the worker; True once the result is there. Garbage is passed over."""
+    try:
+        said = json.loads(line)
+        progress = Progress.from_json(said) if said["kind"] == "progress" else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+    if progress is not None:
+        on_progress(progress)
+    if said["kind"] == "result":
+        ending.result = said.get("result")
+        return True
+    return False
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    rest = b""
+    while chunk := await stream.read(65536):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+        if len(rest) > LINE_LIMIT:
+            return
+
+
+async def _collect(stream: asyncio.StreamReader, into: list[str]) -> None:
+    """Keep the last lines of the worker's standard error, for the sentence."""
+    while chunk := await stream.read(65536):
+        into.extend(chunk.decode("utf-8", "replace").splitlines())
+        del into[:-20]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill the worker's process group and reap it; the loop reaps one stuck in the kernel when it ends."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    waiting = asyncio.ensure_future(process.wait())
+    await asyncio.wait({waiting}, timeout=KILL_GRACE_S)
+
+
+def _trouble(what: str, ending: _Ending, error: ValueError) -> str:
+    reason = ending.trouble or f"the worker's answer can't be used ({error})"
+    last = next((line for line in reversed(ending.stderr) if line.strip()), "")
+    return f"The {what} failed: {reason}{f'; its last words: {last.strip():.300}' if last else ''}."

@@ -1,0 +1,178 @@
+"""The live cache as a place: its lock, its filesystem, and the marker that says whose files lie in it.
+
+What the files are is not known here (`families`), and none of them is moved (`commit`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sidecar.errors import FileUnreadable, LiveCacheUnusable
+from sidecar.files import read_json, write_json_durably
+
+LOCK_NAME = ".warmup.lock"
+MARKER_NAME = ".warmup-live.json"
+STAGING_NAME = ".staging"
+TRASH_NAME = ".trash"
+DIRECTORY_MODE = 0o2775
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+# Filesystems over a network, as mountinfo names them (Linux 6.x, and the FUSE names of common object-store mounts).
+# FUSE overlays of rootless container runtimes are local disks.
+NETWORK_TYPES = frozenset(
+    "nfs nfs4 cifs smb3 smbfs ceph lustre gpfs glusterfs 9p beegfs afs orangefs pvfs2 ocfs2 gfs2 panfs wekafs".split()
+)
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.lxcfs"})
+
+
+class LiveCacheLock:
+    """Hold a live cache for one daemon, until closed or until the process ends."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self.path = path
+
+    def close(self) -> None:
+        """Let another daemon have the live cache. The lock file stays: removing it would let two hold it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def lock_live_cache(live_cache: Path | str) -> LiveCacheLock:
+    """Take the live cache for this daemon, creating it if need be. Raises LiveCacheUnusable with a sentence."""
+    path = Path(live_cache, LOCK_NAME)
+    try:
+        make_directory(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+    except OSError as error:
+        raise LiveCacheUnusable(
+            f"The live cache {live_cache} can't be written ({error.strerror}); mount a writable volume there, "
+            "or set WARMUP_LIVE_CACHE to a writable directory."
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise LiveCacheUnusable(
+            f"The live cache {live_cache} is in use by another daemon; give each pod or engine a live cache of its "
+            "own (WARMUP_LIVE_CACHE), or stop the other daemon."
+        ) from error
+    return LiveCacheLock(descriptor, path)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents so that the engine's group can write too. Raises OSError."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        share_with_group(folder)
+
+
+def share_with_group(folder: Path) -> None:
+    """Give a directory of ours the mode 2775: the engine may run as another user of the same group."""
+    # Some network mounts have no modes; what they allow is decided by their mount options.
+    with contextlib.suppress(OSError):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(DIRECTORY_MODE)
+
+
+def network_filesystem(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | None:
+    """Name the network filesystem that `path` lies on, None when it is a local disk or can't be known."""
+    kind = filesystem_type(path, mountinfo)
+    if kind is None or kind in LOCAL_FUSE:
+        return None
+    return kind if kind in NETWORK_TYPES or kind == "fuse" or kind.startswith("fuse.") else None
+
+
+def filesystem_type(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | None:
+    """Name the type of the filesystem at `path` as mountinfo does (proc(5)); None when it can't be known."""
+    try:
+        lines = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
+        real = os.path.realpath(path)
+    except OSError:
+        return None
+    best, kind = "", None
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = _unescaped(fields[4])
+        # Later lines lie on top of earlier ones with the same mount point.
+        if _is_within(real, point) and len(point) >= len(best):
+            best, kind = point, right.split(" ")[0]
+    return kind
+
+
+def _unescaped(field_text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), field_text)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveMarker:
+    """Whose files lie in the live cache: the keys they belong to and the generations they came from.
+
+    `host_boot` is the kernel's boot ID: files written before a reboot may have been cut by it.
+    """
+
+    exact_key: str
+    toolchain_key: str
+    attempt: str
+    host_boot: str = ""
+    generations: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_marker(live_cache: Path | str, marker: LiveMarker) -> None:
+    """Record whose files lie in the live cache: after the commit, when the engine starts. Raises OSError."""
+    value = {
+        "format": 1,
+        "exact_key": marker.exact_key,
+        "toolchain_key": marker.toolchain_key,
+        "attempt": marker.attempt,
+        "host_boot": marker.host_boot,
+        "generations": dict(marker.generations),
+    }
+    write_json_durably(Path(live_cache, MARKER_NAME), value)
+
+
+def read_marker(live_cache: Path | str) -> LiveMarker | None:
+    """Read whose files lie in the live cache; None when nobody said so in a form that can be believed."""
+    try:
+        value = read_json(Path(live_cache, MARKER_NAME))
+    except (OSError, FileUnreadable):
+        return None
+    words = {name: value.get(name) for name in ("exact_key", "toolchain_key", "attempt", "host_boot")}
+    generations = value.get("generations")
+    if value.get("format") != 1 or not all(isinstance(word, str) for word in words.values()):
+        return None
+    if not isinstance(generations, dict) or not all(isinstance(name, str) for name in generations.values()):
+        return None
+    known: dict[str, Any] = {**words, "generations": generations}
+    return LiveMarker(**known)
+
+
+def remove_marker(live_cache: Path | str) -> None:
+    """Forget whose files lie in the live cache, before anything in it is replaced. Raises OSError."""
+    Path(live_cache, MARKER_NAME).unlink(missing_ok=True)

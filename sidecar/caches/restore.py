@@ -1,0 +1,338 @@
+"""Choose what to lay down for an engine and stage it, verified, ready to be committed.
+
+Nothing is put into the live cache here (`commit`, or the launcher), and nothing is written to the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sidecar.caches import validity
+from sidecar.caches.commit import sweep
+from sidecar.caches.explain import Nearest, nearest, sentence_for
+from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out
+from sidecar.caches.fingerprint import KeyScope
+from sidecar.caches.live_cache import STAGING_NAME, read_marker, remove_marker
+from sidecar.caches.manifest import Manifest, StoredFile
+from sidecar.caches.messages import (
+    CommitEntry,
+    FamilyCount,
+    Progress,
+    RestoreOutcome,
+    RestoreRequest,
+    RestoreResult,
+)
+from sidecar.caches.normalise import world_size
+from sidecar.caches.ownership import SCOPES, Ownership, ownership
+from sidecar.caches.packs import PackReader
+from sidecar.caches.staging import StagingArea, bytes_needed
+from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
+from sidecar.errors import LiveCacheUnusable, StoreDamaged, StoreUnavailable, WarmupError
+
+# Left free on the live cache's disk besides what is staged: the engine writes there too.
+SPARE_BYTES = 16 * 1024 * 1024
+# Reasons that say nothing bad about what was stored.
+HARMLESS_REASONS = frozenset({"left_out", "excluded"})
+
+
+def free_bytes(path: Path) -> int:
+    """Say how many bytes an ordinary user may still write on the disk of `path`. Raises OSError."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def ignore(_progress: Progress) -> None:
+    """Take a progress report and do nothing with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreTools:
+    """What a restore takes from outside: a monotonic clock and a sleep (seconds), progress, disk and fault hooks."""
+
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    on_progress: Callable[[Progress], None] = ignore
+    checkpoint: Checkpoint = no_checkpoint
+    free: Callable[[Path], int] = free_bytes
+
+
+@dataclass
+class _Staged:
+    """What a restore has staged so far, and what it has left out for which reason."""
+
+    chosen: dict[KeyScope, Manifest] = field(default_factory=dict)
+    files: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    files_done: int = 0
+
+
+def restore(request: RestoreRequest, tools: RestoreTools) -> RestoreResult:
+    """Stage what fits this engine and say what to commit and clear; every failure is an outcome, never an exception.
+
+    What is staged when this returns `hit` or `partial` lies complete and verified under `request.staging`.
+    """
+    started = tools.clock()
+    owned = ownership(request)
+    run = _Restore(request, tools, owned)
+    try:
+        result = run.result()
+    except WarmupError as error:
+        result = run.failed(str(error))
+    except OSError as error:
+        result = run.failed(f"The live cache {request.live_cache} can't be written ({error.strerror or error}).")
+    if not result.commit:
+        run.area.remove()
+    return _with(result, owned, tools.clock() - started)
+
+
+class _Restore:
+    def __init__(self, request: RestoreRequest, tools: RestoreTools, owned: Ownership) -> None:
+        self._request = request
+        self._tools = tools
+        self._owned = owned
+        self._scopes = [one for one in SCOPES if request.plan != "keep" or one not in owned.own]
+        self._world = world_size(request.facts.get("argv"))
+        self._staged = _Staged()
+        staging = request.staging or os.path.join(request.live_cache, STAGING_NAME, request.attempt)
+        self.area = StagingArea(Path(staging))
+
+    def result(self) -> RestoreResult:
+        request = self._request
+        if request.plan == "cold":
+            return self._nothing("disabled", "The engine starts with empty caches, as it was told to.", claimed=True)
+        if request.plan == "keep" and not self._scopes:
+            return self._kept()
+        sweep(request.live_cache, keep_attempt=request.attempt)
+        if len(self._owned.own) < len(SCOPES):
+            remove_marker(request.live_cache)
+        if not request.store:
+            return self._nothing("disabled", "There is no store (WARMUP_STORE is empty), nothing was restored.", claimed=False)
+        store = open_store(request.store, "read-only", self._tools.sleep)
+        for scope in self._scopes:
+            self._choose(store, scope)
+        near = nearest(store, self._owned.known) if self._misses_exact() else None
+        wanted = self._wanted()
+        if wanted:
+            self._check_room(wanted)
+            self._stage(store, wanted)
+        return self._ended(near)
+
+    def failed(self, sentence: str) -> RestoreResult:
+        return self._nothing("failed", f"{sentence} The engine starts cold.", claimed=bool(self._request.store))
+
+    def _nothing(self, outcome: RestoreOutcome, sentence: str, claimed: bool) -> RestoreResult:
+        return RestoreResult(
+            outcome=outcome,
+            sentence=sentence,
+            rejected=dict(self._staged.rejected),
+            clear=self._owned.to_clear((), claimed),
+        )
+
+    def _kept(self) -> RestoreResult:
+        marker = read_marker(self._request.live_cache)
+        sweep(self._request.live_cache)
+        return RestoreResult(
+            outcome="kept",
+            sentence="The live cache of this pod's earlier attempt belongs to the same engine and is kept as it is.",
+            generations=dict(marker.generations) if marker else {},
+        )
+
+    def _choose(self, store: DirectoryStore, scope: KeyScope) -> None:
+        """Take the newest generation of a scope that is neither quarantined nor damaged."""
+        key = self._owned.known.key(scope)
+        quarantined = store.quarantined(scope, key)
+        for name in store.generations(scope, key):
+            if name in quarantined:
+                self._staged.rejected["quarantined"] += 1
+                continue
+            try:
+                found = store.read_manifest(scope, key, name)
+            except StoreDamaged:
+                self._staged.rejected["manifest"] += 1
+                continue
+            if found is not None:
+                self._staged.chosen[scope] = found
+                return
+
+    def _misses_exact(self) -> bool:
+        return "exact" in self._scopes and "exact" not in self._staged.chosen and not self._staged.rejected
+
+    def _wanted(self) -> list[StoredFile]:
+        wanted = []
+        for scope, manifest in self._staged.chosen.items():
+            for file in manifest.files:
+                family = BY_NAME.get(file.family)
+                reason = self._refusal(family, scope, file)
+                if reason:
+                    self._staged.rejected[reason] += 1
+                else:
+                    wanted.append(file)
+        return wanted
+
+    def _refusal(self, family: Family | None, scope: KeyScope, file: StoredFile) -> str:
+        if family is None or family.scope != scope:
+            return "unknown_family"
+        if file.family in self._request.exclude:
+            return "excluded"
+        return "left_out" if is_left_out(family, file.path, self._world) else ""
+
+    def _check_room(self, wanted: list[StoredFile]) -> None:
+        needed = bytes_needed(wanted) + SPARE_BYTES
+        room = self._tools.free(Path(self._request.live_cache))
+        if needed > room:
+            self._staged.rejected["no_space"] += len(wanted)
+            raise LiveCacheUnusable(
+                f"The live cache {self._request.live_cache} has {room // 1_000_000} MB free and the restore needs "
+                f"{needed // 1_000_000} MB; give its volume more room."
+            )
+
+    def _stage(self, store: DirectoryStore, wanted: list[StoredFile]) -> None:
+        self.area.open()
+        self._tools.checkpoint("staging opened")
+        total = sum(file.size for file in wanted)
+        by_pack: dict[str, list[StoredFile]] = {}
+        for file in wanted:
+            by_pack.setdefault(file.pack, []).append(file)
+        bad: dict[tuple[str, str], str] = {}
+        for file in by_pack.pop("", []):
+            self.area.link(file)
+            self._done(file, total)
+        for digest, files in by_pack.items():
+            bad.update(self._unpack(store, digest, sorted(files, key=lambda one: one.offset), total))
+        self._drop_bad(bad)
+        for name in list(self._staged.files):
+            self._drop_broken(BY_NAME[name])
+
+    def _unpack(
+        self, store: DirectoryStore, digest: str, files: list[StoredFile], total: int
+    ) -> dict[tuple[str, str], str]:
+        """Stage the files of one pack; returns what could not be had, by family and path."""
+        bad: dict[tuple[str, str], str] = {}
+        position = 0
+        try:
+            with closing(store.open_pack(digest)) as stream:
+                reader = PackReader(stream)
+                for file in files:
+                    if self.area.write(file, reader.pieces(file.offset, file.size)):
+                        self._done(file, total)
+                    else:
+                        bad[file.family, file.path] = "digest"
+                    position += 1
+        except StoreDamaged:
+            bad.update({(file.family, file.path): "pack" for file in files[position:]})
+        except StoreUnavailable:
+            bad.update({(file.family, file.path): "unreadable" for file in files[position:]})
+        return bad
+
+    def _done(self, file: StoredFile, total: int) -> None:
+        staged = self._staged
+        staged.files.setdefault(file.family, {})[file.path] = file
+        staged.bytes += file.size
+        staged.files_done += 1
+        self._tools.checkpoint(f"staged {file.family}/{file.path}")
+        if staged.files_done % 50 == 0 or staged.bytes == total:
+            self._tools.on_progress(
+                Progress(bytes_done=staged.bytes, bytes_total=total, files_done=staged.files_done)
+            )
+
+    def _drop_bad(self, bad: dict[tuple[str, str], str]) -> None:
+        """Leave out what came damaged: its kernel entry where the family has entries, else the whole family."""
+        entries: dict[str, set[str]] = {}
+        for (name, path), reason in bad.items():
+            self._staged.rejected[reason] += 1
+            entries.setdefault(name, set()).add(validity.entry_of(BY_NAME[name], path))
+        for name, dropped in entries.items():
+            self._drop_entries(BY_NAME[name], dropped)
+
+    def _drop_broken(self, family: Family) -> None:
+        """Leave out entries that were stored whole and can't be used: see `validity`."""
+        sizes = {path: file.size for path, file in self._staged.files[family.name].items() if not file.link}
+        live = Path(self._request.live_cache, family.directory)
+        broken = validity.broken(family, sizes, self.area.root / family.name, live)
+        for reason in broken.values():
+            self._staged.rejected[reason] += 1
+        if broken:
+            self._drop_entries(family, set(broken))
+            # The first file of each entry has been counted under its own reason.
+            self._staged.rejected["same_entry"] -= len(broken)
+
+    def _drop_entries(self, family: Family, dropped: set[str]) -> None:
+        staged = self._staged.files.get(family.name, {})
+        if family.unit is None:
+            self.area.drop_family(family.name)
+            gone = list(staged)
+        else:
+            gone = [path for path in staged if validity.entry_of(family, path) in dropped]
+            self.area.drop(family.name, gone)
+        for path in gone:
+            self._staged.bytes -= staged.pop(path).size
+        self._staged.rejected["same_entry"] += len(gone)
+        if not staged:
+            self.area.drop_family(family.name)
+            self._staged.files.pop(family.name, None)
+
+    def _ended(self, near: Nearest | None) -> RestoreResult:
+        staged, live = self._staged, self._request.live_cache
+        for name in staged.files:
+            self.area.finish(name, live)
+        rejected = {reason: count for reason, count in staged.rejected.items() if count}
+        commit = tuple(
+            CommitEntry(family=name, staged=str(self.area.root / name), live=os.path.join(live, BY_NAME[name].directory))
+            for name in sorted(staged.files)
+        )
+        outcome = self._outcome(set(rejected) - HARMLESS_REASONS)
+        return RestoreResult(
+            outcome=outcome,
+            sentence=sentence_for(outcome, staged.chosen, self._counts(), rejected, near),
+            generations={scope: manifest.name for scope, manifest in staged.chosen.items() if self._has(scope)},
+            files=sum(map(len, staged.files.values())),
+            bytes=staged.bytes,
+            rejected=rejected,
+            families=self._counts(),
+            commit=commit,
+            clear=self._owned.to_clear(set(staged.files), claimed=True),
+            differs=tuple(str(one) for one in near.differences) if near else (),
+        )
+
+    def _counts(self) -> dict[str, FamilyCount]:
+        return {
+            name: FamilyCount(
+                files=len(files),
+                bytes=sum(file.size for file in files.values()),
+                scope=BY_NAME[name].scope,
+                kernels=sum(1 for path in files if is_kernel(BY_NAME[name], path)),
+            )
+            for name, files in sorted(self._staged.files.items())
+        }
+
+    def _has(self, scope: KeyScope) -> bool:
+        return any(BY_NAME[name].scope == scope for name in self._staged.files)
+
+    def _outcome(self, reasons: set[str]) -> RestoreOutcome:
+        if self._has("exact") and not reasons - {"quarantined", "manifest"}:
+            return "hit"
+        if self._staged.files:
+            return "partial"
+        if self._owned.own:
+            return "kept"
+        return "failed" if reasons - {"quarantined"} else "miss"
+
+
+def _with(result: RestoreResult, owned: Ownership, seconds: float) -> RestoreResult:
+    known = owned.known
+    generations = result.generations
+    return RestoreResult(
+        **{
+            **vars(result),
+            "exact_key": known.exact_key,
+            "toolchain_key": known.toolchain_key,
+            "generation": generations.get("exact") or generations.get("toolchain"),
+            "seconds": seconds,
+        }
+    )

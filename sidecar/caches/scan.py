@@ -1,0 +1,128 @@
+"""What lies in a live cache, and what is new, changed or gone since an earlier look.
+
+Nothing is read but names and status; whether a file is whole is decided in `validity`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from sidecar.caches.families import Family, is_kernel, is_left_out, stored_families
+
+Tree = dict[str, "Entry"]
+
+
+class Entry(NamedTuple):
+    """One file or link: size in bytes, modification time in ns, inode, full mode, target of a link (else empty)."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    mode: int
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Files of one family that appeared, changed or went between two scans; kernels are among the files."""
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    new_kernels: tuple[str, ...] = ()
+    changed_kernels: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> int:
+        """Count the kernels compiled between the scans: new ones and rebuilt ones."""
+        return len(self.new_kernels) + len(self.changed_kernels)
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.changed or self.gone)
+
+
+def scan_tree(root: Path | str) -> Tree:
+    """List every file and link below `root` by relative path; a missing root is an empty tree.
+
+    Files and folders that vanish meanwhile are passed over: compilers rename all the time. Raises OSError for
+    anything else, such as a folder that can't be read.
+    """
+    found: Tree = {}
+    pending = [("", os.fspath(root))]
+    while pending:
+        prefix, folder = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    name = prefix + entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append((f"{name}/", entry.path))
+                    else:
+                        _add(found, name, entry)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return found
+
+
+def scan_live_cache(live_cache: Path | str, families: Iterable[Family] | None = None) -> dict[str, Tree]:
+    """Scan each family's directory of a live cache, every family that may travel by default. Raises OSError."""
+    chosen = stored_families() if families is None else families
+    return {family.name: scan_tree(Path(live_cache, family.directory)) for family in chosen}
+
+
+def compare(before: Mapping[str, Tree], after: Mapping[str, Tree]) -> dict[str, Changes]:
+    """Say for each family what changed between two scans; families without a change are left out.
+
+    Locks and temporary names are no evidence of anything and don't count.
+    """
+    found: dict[str, Changes] = {}
+    for family in stored_families():
+        changes = _changes(family, before.get(family.name, {}), after.get(family.name, {}))
+        if changes:
+            found[family.name] = changes
+    return found
+
+
+def count_kernels(family: Family, tree: Iterable[str]) -> int:
+    """Count the compiled kernels among the paths of one family."""
+    return sum(1 for path in tree if is_kernel(family, path))
+
+
+def _changes(family: Family, before: Tree, after: Tree) -> Changes:
+    new = _travelling(family, (path for path in after if path not in before))
+    changed = _travelling(family, (path for path in after if path in before and _differs(before[path], after[path])))
+    gone = _travelling(family, (path for path in before if path not in after))
+    return Changes(
+        new=new,
+        changed=changed,
+        gone=gone,
+        new_kernels=tuple(path for path in new if is_kernel(family, path)),
+        changed_kernels=tuple(path for path in changed if is_kernel(family, path)),
+    )
+
+
+def _travelling(family: Family, paths: Iterator[str]) -> tuple[str, ...]:
+    return tuple(sorted(path for path in paths if not is_left_out(family, path)))
+
+
+def _differs(before: Entry, after: Entry) -> bool:
+    return before[:3] != after[:3] or before.link != after.link
+
+
+def _add(found: Tree, name: str, entry: os.DirEntry[str]) -> None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(entry.path)
+        elif stat.S_ISREG(status.st_mode):
+            target = ""
+        else:
+            return
+    except FileNotFoundError:
+        return
+    found[name] = Entry(status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode, target)

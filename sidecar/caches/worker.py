@@ -1,0 +1,115 @@
+"""The child process that does one restore or publish: a request on standard input, JSON lines on standard output.
+
+It is started by `client` only. It ends when its standard input does: a daemon that died has no use for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, NoReturn
+
+import psutil
+
+from sidecar.caches.messages import Progress, PublishRequest, RecordRequest, RecordResult, RestoreRequest
+from sidecar.errors import WarmupError
+
+NICENESS = 15
+PROGRESS_S = 0.1
+# Group-writable, closed to others: the engine may run as another user of the same group.
+UMASK = 0o007
+
+
+class Reporter:
+    """Write progress, at most every `PROGRESS_S` seconds, and the result as JSON lines."""
+
+    def __init__(self, stream: BinaryIO, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._next = 0.0
+
+    def progress(self, progress: Progress) -> None:
+        """Report how far the work is, unless that was done just now and the end is not reached."""
+        now = self._clock()
+        if now >= self._next or progress.bytes_done == progress.bytes_total:
+            self._next = now + PROGRESS_S
+            self._write({"kind": "progress", **progress.to_json()})
+
+    def result(self, result: dict[str, Any]) -> None:
+        """Report the result, which ends the conversation."""
+        self._write({"kind": "result", "result": result})
+
+    def _write(self, said: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(said).encode() + b"\n")
+        self._stream.flush()
+
+
+def work(task: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """Do one task and return its result as JSON. Raises ValueError when the request can't be read."""
+    if task["task"] == "restore":
+        from sidecar.caches.restore import RestoreTools, restore
+
+        tools = RestoreTools(clock=time.monotonic, sleep=time.sleep, on_progress=reporter.progress)
+        return restore(RestoreRequest.from_json(task["request"]), tools).to_json()
+    if task["task"] == "record":
+        return record(RecordRequest.from_json(task["request"])).to_json()
+    from sidecar.caches.publish import PublishTools, publish
+
+    step_back()
+    wishes = PublishTools(
+        clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress
+    )
+    return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
+
+
+def record(request: RecordRequest) -> RecordResult:
+    """Write one record into the store; what goes wrong is told in the result."""
+    from sidecar.caches.store import open_store
+
+    try:
+        store = open_store(request.store, "read-write", time.sleep)
+        if request.kind == "boot":
+            store.record_boot(request.scope, request.key, request.name, request.record)
+        else:
+            store.quarantine(request.scope, request.key, request.generation, request.record)
+    except WarmupError as error:
+        return RecordResult(trouble=str(error))
+    return RecordResult()
+
+
+def step_back() -> None:
+    """Give way to the engine: low CPU priority, idle I/O priority where the kernel has it."""
+    with suppress(OSError):
+        os.nice(NICENESS)
+    with suppress(OSError, AttributeError, psutil.Error):
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+def end_with(stream: BinaryIO) -> None:
+    """Watch standard input in the background and end the process when the daemon's end of it closes."""
+
+    def watch() -> NoReturn:
+        while stream.read(1):
+            continue
+        os._exit(1)
+
+    threading.Thread(target=watch, name="daemon-watch", daemon=True).start()
+
+
+def main() -> int:
+    """Read one request, do it, and report the result."""
+    os.umask(UMASK)
+    reporter = Reporter(sys.stdout.buffer, time.monotonic)
+    task = json.loads(sys.stdin.buffer.readline())
+    end_with(sys.stdin.buffer)
+    reporter.result(work(task, reporter))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

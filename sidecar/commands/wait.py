@@ -1,0 +1,89 @@
+"""`wait`: block until a running daemon says that it is ready, or that the engine may start.
+
+Only the probes are asked; no decision is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import click
+
+from sidecar.commands.asked import ask_port, settings_of, url_option
+from sidecar.commands.settings_flags import settings_options
+from sidecar.errors import DaemonUnreachable, NotSo
+from sidecar.web.client import DaemonClient
+
+#: Seconds between two questions: often enough for a script, seldom enough to cost nothing.
+PERIOD_S = 0.5
+
+PATHS = {"startup": "/startupz", "ready": "/readyz"}
+
+
+@click.command()
+@settings_options("listen")
+@url_option
+@click.option(
+    "--for",
+    "what",
+    type=click.Choice(list(PATHS)),
+    default="ready",
+    show_default=True,
+    help="startup: the engine's container may start; ready: traffic may come.",
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=None,
+    help="Give up after this long, with exit code 3. By default there is no limit.",
+)
+@click.option("--quiet", is_flag=True, help="Do not print the sentences on the way.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object at the end, sentences on standard error."
+)
+def command(url: str, what: str, timeout: float | None, quiet: bool, as_json: bool, **arguments: Any) -> None:
+    """Wait until a running sidecar is ready, and print why it is not whenever that changes.
+
+    A sidecar that does not answer yet is waited for too.
+
+    \b
+    Examples:
+      warmup-sidecar wait --timeout 1800 && echo ready
+      warmup-sidecar wait --for startup --url http://10.0.0.7:9797
+    """
+    settings = settings_of(arguments)
+    started = time.monotonic()
+    told = [""]
+
+    def tell(sentence: str) -> None:
+        if sentence != told[0] and not quiet:
+            click.echo(f"{time.monotonic() - started:7.1f} s  {sentence}", err=as_json)
+        told[0] = sentence
+
+    async def until(client: DaemonClient) -> str:
+        while True:
+            is_open, sentence = await _look(client, PATHS[what])
+            tell(sentence)
+            if is_open:
+                return sentence
+            if timeout is not None and time.monotonic() - started + PERIOD_S > timeout:
+                raise NotSo(f"Not {what} after {timeout:g} s: {sentence}")
+            await asyncio.sleep(PERIOD_S)
+
+    sentence = ask_port(url, settings.listen, until)
+    if as_json:
+        click.echo(
+            json.dumps({"ok": True, "sentence": sentence, "seconds": round(time.monotonic() - started, 3)})
+        )
+
+
+async def _look(client: DaemonClient, path: str) -> tuple[bool, str]:
+    try:
+        probe = await client.probe(path)
+    except DaemonUnreachable as error:
+        return False, str(error)
+    return probe.open, probe.sentence

@@ -1,0 +1,182 @@
+"""Learn from an engine's command line and environment what its endpoints don't tell.
+
+Only vLLM's flags are known here (vllm/engine/arg_utils.py and its command line documentation, 0.6 to 0.33).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from sidecar.engines.protocol import Hint
+
+_SHELLS = {"sh", "bash", "dash", "ash", "busybox"}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
+#: vLLM's human_readable_int: lower case counts in thousands, upper case in powers of 1024.
+_FACTORS = {"": 1} | {
+    letter: base**power
+    for power, pair in enumerate(("kK", "mM", "gG", "tT"), 1)
+    for letter, base in zip(pair, (1000, 1024), strict=True)
+}
+
+
+def _number(text: str) -> int | None:
+    match = _NUMBER.fullmatch(text)
+    return int(float(match[1]) * _FACTORS[match[2]]) if match else None
+
+
+def _text(text: str) -> str | None:
+    return text if text not in ("", "None", "none") else None
+
+
+def _object(text: str) -> Mapping[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content if isinstance(content, Mapping) else None
+
+
+def _adapter(text: str) -> str | None:
+    """Read one word of --lora-modules: `name=path`, or a JSON object with a name."""
+    if text.startswith("{"):
+        name = (_object(text) or {}).get("name")
+        return name if isinstance(name, str) else None
+    return text.partition("=")[0] or None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: under which name it becomes a hint, how its words are read, and how many it takes.
+
+    `first` and `many` take the following words up to the next flag; `switch` takes none and has a `--no-`
+    form; `secret` takes one that is never kept.
+    """
+
+    hint: str
+    read: Callable[[str], Any] = _text
+    takes: Literal["one", "first", "many", "switch", "secret"] = "one"
+
+
+#: All flags that become hints. Names that are fields of EngineFacts complete it; the others are for planners.
+FLAGS: Mapping[str, Flag] = {
+    "--model": Flag("root"),
+    "--served-model-name": Flag("model", takes="first"),
+    "--host": Flag("host"),
+    "--port": Flag("port", _number),
+    "--max-model-len": Flag("max_model_len", _number),
+    "--max-num-seqs": Flag("max_num_seqs", _number),
+    "--max-num-batched-tokens": Flag("max_num_batched_tokens", _number),
+    "--block-size": Flag("block_size", _number),
+    "--kv-cache-dtype": Flag("kv_cache_dtype"),
+    "--quantization": Flag("quantization"),
+    "-q": Flag("quantization"),
+    "--calculate-kv-scales": Flag("calculate_kv_scales", takes="switch"),
+    "--api-key": Flag("api_key", takes="secret"),
+    "--ssl-keyfile": Flag("tls", lambda text: bool(text) or None),
+    "--enable-lora": Flag("enable_lora", takes="switch"),
+    "--max-loras": Flag("max_loras", _number),
+    "--max-lora-rank": Flag("max_lora_rank", _number),
+    "--lora-modules": Flag("adapters", _adapter, "many"),
+    "--tensor-parallel-size": Flag("tensor_parallel_size", _number),
+    "-tp": Flag("tensor_parallel_size", _number),
+    "--pipeline-parallel-size": Flag("pipeline_parallel_size", _number),
+    "-pp": Flag("pipeline_parallel_size", _number),
+    "--data-parallel-size": Flag("data_parallel_size", _number),
+    "-dp": Flag("data_parallel_size", _number),
+    "--enforce-eager": Flag("enforce_eager", takes="switch"),
+    "--enable-sleep-mode": Flag("enable_sleep_mode", takes="switch"),
+    "--enable-chunked-prefill": Flag("enable_chunked_prefill", takes="switch"),
+    "--enable-prefix-caching": Flag("enable_prefix_caching", takes="switch"),
+    "--disable-log-stats": Flag("disable_log_stats", takes="switch"),
+    "--headless": Flag("headless", takes="switch"),
+    "--task": Flag("task"),
+    "--runner": Flag("runner"),
+    "--kv-transfer-config": Flag("kv_transfer", _object),
+    "--speculative-config": Flag("speculative", _object),
+    "--config": Flag("config_file"),
+}
+
+
+def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
+    """Read the flags of `vllm serve …` or of its module form into hints, each with the flag as its source.
+
+    Later flags win over earlier ones, as with vLLM. Values that can't be read are left out, and so is `auto`
+    for a length. An API key gives the hint `api_key` with the value True and nothing else of it. A command
+    inside `sh -c "…"` is looked into.
+    """
+    words = _unwrapped(list(argv))
+    found: dict[str, Hint] = {}
+    position = _positional_model(words)
+    if position is not None:
+        found["root"] = Hint(position, "argv of the engine")
+    at = 0
+    while at < len(words):
+        name, given, value = words[at].partition("=")
+        at += 1
+        name = _spelling(name)
+        flag = FLAGS.get(name) or FLAGS.get("--" + name.removeprefix("--no-"))
+        if flag is None or (name not in FLAGS and flag.takes != "switch"):
+            continue
+        following = [value] if given else _following(words, at, flag)
+        at += 0 if given else len(following)
+        result = _value(flag, name, following)
+        if result is not None:
+            found[flag.hint] = Hint(result, f"argv {name}")
+    if environment.get("VLLM_API_KEY"):
+        found.setdefault("api_key", Hint(True, "environment VLLM_API_KEY"))
+    return found
+
+
+def _value(flag: Flag, name: str, words: list[str]) -> Any:
+    if flag.takes == "switch":
+        wanted = not words or words[0].lower() in ("true", "1", "yes")
+        return wanted != (name not in FLAGS)
+    if flag.takes == "secret":
+        return True if words else None
+    values = [value for word in words if (value := flag.read(word)) is not None]
+    if flag.takes == "many":
+        return tuple(values) or None
+    return values[0] if values else None
+
+
+def _following(words: list[str], at: int, flag: Flag) -> list[str]:
+    if flag.takes == "switch":
+        return []
+    end = at
+    while end < len(words) and not words[end].startswith("-"):
+        end += 1
+        if flag.takes in ("one", "secret"):
+            break
+    return words[at:end]
+
+
+def _spelling(name: str) -> str:
+    """Give long flags with dashes: vLLM's parser takes underscores too (vllm/utils/argparse_utils.py)."""
+    return "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+
+
+def _positional_model(words: list[str]) -> str | None:
+    for before, word in pairwise(words):
+        if before == "serve" and not word.startswith("-"):
+            return word
+    return None
+
+
+def _unwrapped(words: list[str]) -> list[str]:
+    """Give the words of the script where the command is a shell with -c, else the words as they are."""
+    if not words or PurePosixPath(words[0]).name not in _SHELLS:
+        return words
+    for flag, script in pairwise(words):
+        if flag.startswith("-") and not flag.startswith("--") and flag.endswith("c"):
+            try:
+                return shlex.split(script, comments=True)
+            except ValueError:
+                return script.split()
+    return words

@@ -1,0 +1,209 @@
+"""The one place that opens connections to an engine, and the words for everything that can go wrong on them.
+
+What an answer means for an engine is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from sidecar.engines.protocol import HealthState
+
+#: Longest answer read from any endpoint that isn't a stream of text. Bytes.
+BODY_LIMIT = 16 * 1024 * 1024
+#: Deadline of the handshake that finds out whether a silent port speaks TLS. Seconds.
+TLS_PROBE_S = 1.0
+_UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EACCES}
+
+
+class UnansweredError(Exception):
+    """No usable HTTP answer came; `state` says why, the message is a sentence for people."""
+
+    def __init__(self, state: HealthState, sentence: str, *, incomplete: bool = False) -> None:
+        super().__init__(sentence)
+        self.state: HealthState = state
+        self.sentence = sentence
+        self.incomplete = incomplete
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One whole HTTP answer."""
+
+    status: int
+    body: bytes
+    new_connection: bool
+
+
+class Connection:
+    """Talk HTTP to one engine: a connection kept for health checks, and one more for each other request.
+
+    Requests don't share connections, so that none is lost on one which the engine closes at the same moment
+    (uvicorn ends idle ones after 5 s), cancelling one closes its connection, and any number can run at once.
+    """
+
+    def __init__(self, url: str, api_key: Callable[[], str | None]) -> None:
+        """Take the URL without a path, and a callable that gives the key or None and never raises."""
+        self.url = url.rstrip("/")
+        self._key = api_key
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def get(self, path: str, *, timeout_s: float, key: bool = False, kept: bool = False) -> Reply:
+        """Read a path within `timeout_s` seconds. Raises UnansweredError."""
+        return await self._whole("GET", path, timeout_s=timeout_s, key=key, kept=kept)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float, key: bool = False) -> Reply:
+        """Post JSON and read the whole answer within `timeout_s` seconds. Raises UnansweredError."""
+        return await self._whole("POST", path, timeout_s=timeout_s, key=key, kept=False, body=body)
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Post JSON with the API key and give the open answer. Raises UnansweredError; has no deadline."""
+        async with self._open("POST", path, key=True, kept=False, body=body) as (response, _):
+            yield response
+
+    async def close(self) -> None:
+        """Close all connections."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            await session.close()
+
+    async def _whole(
+        self, method: str, path: str, *, timeout_s: float, key: bool, kept: bool,
+        body: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._open(method, path, key=key, kept=kept, body=body) as (response, trace),
+            ):
+                content = await read_limited(response)
+                return Reply(response.status, content, trace.new)
+        except TimeoutError:
+            sentence = f"{self.url}{path} did not answer within {timeout_s:g} s."
+            raise UnansweredError("timed_out", sentence) from None
+
+    @asynccontextmanager
+    async def _open(
+        self, method: str, path: str, *, key: bool, kept: bool, body: Mapping[str, Any] | None
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, SimpleNamespace]]:
+        secret = "".join((self._key() or "").split()) if key else ""
+        trace = SimpleNamespace(new=False)
+        try:
+            async with self._session(kept).request(
+                method, self.url + path, json=body, allow_redirects=False, trace_request_ctx=trace,
+                headers={"Authorization": f"Bearer {secret}"} if secret else {},
+            ) as response:
+                yield response, trace
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            found = _unanswered(self.url, error)
+            suspicious = found.state in ("reset", "not_an_engine") and not found.incomplete
+            if suspicious and await self._speaks_tls():
+                sentence = f"{self.url} speaks TLS: use https:// in WARMUP_ENGINE_URL."
+                found = UnansweredError("not_an_engine", sentence)
+            raise found from error
+
+    async def _speaks_tls(self) -> bool:
+        """Try a handshake with a port that answers plain HTTP with garbage or by closing."""
+        address = urlsplit(self.url)
+        if address.scheme == "https":
+            return False
+        try:
+            async with asyncio.timeout(TLS_PROBE_S):
+                _, writer = await asyncio.open_connection(
+                    address.hostname, address.port or 80, ssl=_unverified()
+                )
+        except (OSError, TimeoutError, ValueError):
+            return False
+        writer.transport.abort()
+        return True
+
+    def _session(self, kept: bool) -> aiohttp.ClientSession:
+        """Make sessions when the first request needs them: they bind to the running loop."""
+        if kept not in self._sessions:
+            verify = _unverified() if _is_loopback(self.url) else True
+            if kept:
+                connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=60, ssl=verify)
+            else:
+                connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=verify)
+            traces = aiohttp.TraceConfig()
+            traces.on_connection_create_end.append(_note_new_connection)
+            self._sessions[kept] = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[traces],
+            )
+        return self._sessions[kept]
+
+
+async def _note_new_connection(_session: object, context: SimpleNamespace, _parameters: object) -> None:
+    context.trace_request_ctx.new = True
+
+
+def _is_loopback(url: str) -> bool:
+    """Say whether the engine shares our network namespace, where certificates carry names that don't fit."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _unverified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def read_limited(response: aiohttp.ClientResponse) -> bytes:
+    """Read a whole answer of at most BODY_LIMIT bytes. Raises UnansweredError beyond that."""
+    parts: list[bytes] = []
+    held = 0
+    async for chunk in response.content.iter_any():
+        held += len(chunk)
+        if held > BODY_LIMIT:
+            sentence = f"{response.url} sent more than {BODY_LIMIT} bytes, which no engine does."
+            raise UnansweredError("not_an_engine", sentence)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _unanswered(url: str, error: Exception) -> UnansweredError:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = error.certificate_error
+        return UnansweredError("not_an_engine", f"The certificate of {url} can't be verified: {why}.")
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        sentence = f"{url} does not speak TLS: use http:// in WARMUP_ENGINE_URL."
+        return UnansweredError("not_an_engine", sentence)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return UnansweredError("unreachable", f"The host of {url} has no address; correct WARMUP_ENGINE_URL.")
+    if isinstance(error, aiohttp.ClientPayloadError):
+        sentence = f"{url} closed the connection in the middle of its answer."
+        return UnansweredError("reset", sentence, incomplete=True)
+    if isinstance(error, aiohttp.ClientResponseError | ValueError):
+        return UnansweredError(
+            "not_an_engine", f"{url} does not answer in HTTP; point WARMUP_ENGINE_URL at the engine's port."
+        )
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.ECONNREFUSED:
+        return UnansweredError("refused", f"Nothing listens on {url}.")
+    if number in _UNREACHABLE:
+        return UnansweredError("unreachable", f"{url} can't be reached from here ({error}).")
+    if isinstance(error, aiohttp.ClientConnectorError) and number != errno.ECONNRESET:
+        return UnansweredError("unreachable", f"{url} can't be connected to ({error}).")
+    return UnansweredError("reset", f"{url} closed the connection without an answer.")

@@ -1,0 +1,192 @@
+"""What every engine client answers with, and the protocol all of them follow.
+
+No HTTP and no parsing lives here; the rooms above depend on these types alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeAlias
+
+HealthState = Literal[
+    "up", "refused", "reset", "timed_out", "unhealthy", "starting", "unreachable", "not_an_engine"
+]
+ErrorKind = Literal["unsupported", "unauthorized", "broken", "refused", "reset", "timed_out", "not_json"]
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+class Plain:
+    """Give a frozen dataclass a JSON form: field names as keys, tuples as lists."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all fields as plain values for JSON."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {each.name: _plain(getattr(self, each.name)) for each in fields}
+
+
+@dataclass(frozen=True, slots=True)
+class Health(Plain):
+    """One answer to the engine's health check.
+
+    `seconds` is how long it took. `new_connection`: the answer came over a connection that was opened for it,
+    which is what an engine that was restarted between two checks looks like.
+    """
+
+    state: HealthState
+    status: int | None
+    seconds: float
+    detail: str
+    new_connection: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hint(Plain):
+    """One fact from outside the engine's HTTP surface, such as its command line, with where it came from."""
+
+    value: Any
+    source: str
+
+
+#: Facts from outside by name: fields of EngineFacts, and further names that `argv.hints_from_argv` documents.
+Hints: TypeAlias = Mapping[str, Hint]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts(Plain):
+    """What the engine says of itself, completed by hints and documented defaults.
+
+    Lengths and batch sizes in tokens, `kv_blocks` and `block_size` as the engine counts them. None: unknown.
+    `sources` says for each known field where it came from; "default …" marks an assumption.
+    """
+
+    engine: str
+    version: str | None
+    model: str
+    root: str | None = None
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    vocab_size: int | None = None
+    kv_cache_dtype: str | None = None
+    quantization: str | None = None
+    block_size: int | None = None
+    kv_blocks: int | None = None
+    calculate_kv_scales: bool | None = None
+    chat: bool | None = None
+    adapters: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats(Plain):
+    """One reading of the engine's metrics. None: the engine does not show it, which is not the same as 0.
+
+    `identity` is the start of the engine's process as text, `kv_cache_usage` a ratio 0..1, `progress` a sum
+    that grows whenever the engine finishes any work. `missing` says in a sentence why series are absent.
+    """
+
+    identity: str | None = None
+    kv_cache_usage: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    prompt_tokens_total: float | None = None
+    generation_tokens_total: float | None = None
+    preemptions_total: float | None = None
+    prefix_cache_hits_total: float | None = None
+    prefix_cache_queries_total: float | None = None
+    asleep: bool | None = None
+    progress: float | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """One request for text: token ids or text as `prompt`, or `messages` for the chat endpoint.
+
+    `extra` is sent as it is, over everything else. `deadline_s` covers the whole request, in seconds.
+    `on_first_token` is called once, at the first text of a streamed answer: warm-up adds prefills to running
+    decodes with it.
+    """
+
+    prompt: tuple[int, ...] | str | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    max_tokens: int = 16
+    temperature: float = 0.0
+    top_p: float | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+    stream: bool = True
+    cache_salt: str | None = None
+    deadline_s: float = 900.0
+    model: str | None = None
+    on_first_token: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How one request went: times in seconds, `tokens` and `prompt_tokens` as the engine counted them.
+
+    `ttft_s` is the time to the first non-empty text in any channel; None when no text came or the request
+    wasn't streamed. `gaps_s` are the times between later pieces of text. `error` is a sentence with what the
+    engine said, `error_kind` its class. `logprobs` are those of the generated tokens, NaN where one is null.
+    `token_ids` are the generated ones, when `extra` asked for `return_token_ids`.
+    """
+
+    ok: bool
+    status: int | None
+    ttft_s: float | None
+    total_s: float
+    gaps_s: tuple[float, ...] = ()
+    text: str = ""
+    tokens: int = 0
+    prompt_tokens: int = 0
+    finish_reason: str | None = None
+    error: str | None = None
+    error_kind: ErrorKind | None = None
+    logprobs: tuple[float, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+class Engine(Protocol):
+    """A client of one inference engine."""
+
+    name: str
+
+    async def health(self) -> Health:
+        """Ask whether the engine is alive; never raises for what the engine does, and has an own deadline."""
+        ...
+
+    async def facts(self) -> EngineFacts:
+        """Learn what the engine says of itself, without sending it work.
+
+        Raises NotAnEngine, EngineUnauthorized, ModelNotServed or EngineError.
+        """
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Read the engine's metrics once. Raises NotAnEngine or EngineError."""
+        ...
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Send one request and classify how it went; never raises for what the engine does."""
+        ...
+
+    def use_hints(self, hints: Hints) -> None:
+        """Take facts from outside, such as the launcher's; they count from the next call of `facts`."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections to the engine."""
+        ...

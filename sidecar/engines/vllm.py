@@ -1,0 +1,263 @@
+"""The client of vLLM: what its endpoints are called and what their answers mean.
+
+Connections are opened in `connection.py`, requests for text are read in `generation.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.engines import exposition, server_facts
+from sidecar.engines.connection import Connection, Reply, UnansweredError
+from sidecar.engines.generation import KEY_ADVICE, body_of, completion_of, converse
+from sidecar.engines.protocol import (
+    EMPTY,
+    Completion,
+    CompletionRequest,
+    EngineFacts,
+    EngineStats,
+    ErrorKind,
+    Health,
+    HealthState,
+    Hints,
+)
+from sidecar.engines.recognition import cards, json_object, recognise
+from sidecar.engines.stream import Answer, snippet
+from sidecar.errors import EngineError, EngineUnauthorized, ModelNotServed, NotAnEngine
+
+#: Which kind of failed request each failure to get an answer is.
+_KINDS: Mapping[HealthState, ErrorKind] = {
+    "refused": "refused",
+    "unreachable": "refused",
+    "reset": "reset",
+    "timed_out": "timed_out",
+    "not_an_engine": "not_json",
+}
+#: The same for what goes wrong while the model's name is being asked.
+_ERRORS: Mapping[type[EngineError], ErrorKind] = {
+    EngineUnauthorized: "unauthorized",
+    ModelNotServed: "unsupported",
+    NotAnEngine: "not_json",
+}
+_GREETING = ({"role": "user", "content": "Hello"},)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long each kind of question may take, in seconds. Requests for text carry their own."""
+
+    health_s: float = 10.0
+    metrics_s: float = 10.0
+    facts_s: float = 30.0
+    recheck_s: float = 2.0
+
+
+class VllmEngine:
+    """A client of one vLLM server, of any version from 0.6 to 0.33.
+
+    `api_key` gives the key or None whenever a request needs it and never raises, `clock` monotonic seconds,
+    `model` the served name to use (empty: the first that is no adapter). With `strict`, what does not look
+    like vLLM is refused.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: Callable[[], str | None],
+        clock: Callable[[], float],
+        model: str = "",
+        strict: bool = True,
+        deadlines: Deadlines | None = None,
+        hints: Hints = EMPTY,
+    ) -> None:
+        self._http = Connection(url, api_key)
+        self._clock = clock
+        self._wanted = model
+        self._served: str | None = None
+        self._strict = strict
+        self._recognised = not strict
+        self._deadlines = deadlines or Deadlines()
+        self._hints = hints
+
+    def use_hints(self, hints: Hints) -> None:
+        """Take facts from outside; they count from the next call of `facts`."""
+        self._hints = hints
+
+    async def close(self) -> None:
+        """Close all connections to the engine."""
+        await self._http.close()
+
+    async def health(self) -> Health:
+        """Ask /health over the kept connection.
+
+        503 means that the engine's core has died (vllm/entrypoints/serve/instrumentator/health.py); while
+        vLLM loads, its port refuses connections. A frozen or sleeping engine answers 200.
+        """
+        started = self._clock()
+        try:
+            reply = await self._http.get("/health", timeout_s=self._deadlines.health_s, kept=True)
+        except UnansweredError as error:
+            return Health(error.state, None, self._clock() - started, error.sentence)
+        if reply.new_connection:
+            self._recognised = not self._strict
+        state, detail = _judge_health(self._http.url, reply.status)
+        return Health(state, reply.status, self._clock() - started, detail, reply.new_connection)
+
+    async def stats(self) -> EngineStats:
+        """Read /metrics once. Raises NotAnEngine, or EngineError when it doesn't answer in time."""
+        try:
+            reply = await self._http.get("/metrics", timeout_s=self._deadlines.metrics_s)
+        except UnansweredError as error:
+            raise _typed(error) from error
+        page = exposition.read(_text(reply))
+        if page.flavour != "vllm":
+            await self._must_be_vllm(page.flavour)
+        if reply.status != 200:
+            what = f"The engine answers HTTP {reply.status} to /metrics"
+            return EngineStats(missing=f"{what}, so its load and stalls can't be seen.")
+        return exposition.statistics(page)
+
+    async def facts(self) -> EngineFacts:
+        """Ask /v1/models, /version, /metrics, /server_info and /tokenize; nothing of it is work for the GPU.
+
+        Raises NotAnEngine, EngineUnauthorized, ModelNotServed or EngineError.
+        """
+        card, adapters = await self._card()
+        version, page, info, chat = await asyncio.gather(
+            self._quiet_get("/version"),
+            self._quiet_get("/metrics"),
+            self._quiet_get("/server_info?config_format=json"),
+            self._has_chat(card["id"]),
+        )
+        root = card.get("root") if isinstance(card.get("root"), str) else None
+        config = await asyncio.to_thread(server_facts.read_model_config, root)
+        said = (json_object(version) or {}).get("version")
+        self._served = card["id"]
+        return server_facts.gather(
+            card,
+            adapters,
+            said if isinstance(said, str) else None,
+            exposition.read(_text(page)).labels(exposition.CACHE_CONFIG),
+            json_object(info),
+            config,
+            chat,
+            self._hints,
+        )
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Send one request to /v1/completions, or to /v1/chat/completions when it has messages.
+
+        Never raises for what the engine does. Cancelling it closes the connection; vLLM then aborts the work.
+        """
+        started = self._clock()
+        answer = Answer(first_text=request.on_first_token)
+        try:
+            async with asyncio.timeout(request.deadline_s):
+                await self._converse(request, answer)
+        except TimeoutError:
+            answer.fail("timed_out", f"no complete answer within {request.deadline_s:g} s")
+        except UnansweredError as error:
+            answer.fail(*await self._why_unanswered(error))
+        except EngineError as error:
+            cause = error.__cause__
+            if isinstance(cause, UnansweredError):
+                answer.fail(*await self._why_unanswered(cause))
+            answer.fail(_ERRORS.get(type(error), "broken"), str(error))
+        return completion_of(answer, started, self._clock())
+
+    async def _converse(self, request: CompletionRequest, answer: Answer) -> None:
+        path = "/v1/completions" if request.messages is None else "/v1/chat/completions"
+        model = request.model or self._wanted or self._served or (await self._card())[0]["id"]
+        await converse(self._http, path, body_of(request, model), answer, self._clock)
+
+    async def _why_unanswered(self, error: UnansweredError) -> tuple[ErrorKind, str]:
+        """Tell an engine that died in the middle of an answer from one that only broke off this answer."""
+        if error.incomplete:
+            try:
+                await self._http.get("/health", timeout_s=self._deadlines.recheck_s)
+            except UnansweredError:
+                return "reset", error.sentence
+            return "broken", f"{error.sentence} The engine itself is still there."
+        return _KINDS.get(error.state, "reset"), error.sentence
+
+    async def _card(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """Give the card of the model to use, and the names of its adapters."""
+        reply = await self._get("/v1/models", key=True)
+        what = f"{self._http.url} answers HTTP {reply.status} to /v1/models"
+        if reply.status in (401, 403):
+            raise EngineUnauthorized(f"{what}: the API key is missing or wrong; {KEY_ADVICE}.")
+        if reply.status >= 500:
+            raise EngineError(f"{what}: {snippet(reply.body)}")
+        await self._must_be_vllm(None, reply)
+        listed = cards(reply) or []
+        base = [card for card in listed if not card.get("parent")]
+        chosen = next((card for card in listed if card["id"] == self._wanted), None) if self._wanted else None
+        if chosen is None and (self._wanted or not base):
+            names = ", ".join(card["id"] for card in listed) or "nothing"
+            raise ModelNotServed(
+                f"{self._http.url} does not serve '{self._wanted or 'a base model'}'; it serves {names}. "
+                "Set WARMUP_MODEL to one of these, or leave it empty for the first."
+            )
+        return chosen or base[0], tuple(card["id"] for card in listed if card.get("parent"))
+
+    async def _must_be_vllm(self, flavour: str | None, models: Reply | None = None) -> None:
+        """Raise NotAnEngine unless the answers look like vLLM; asked once for each connection."""
+        listed = models is None or cards(models) is not None
+        if self._recognised and listed:
+            return
+        version = await self._get("/version")
+        models = models or await self._get("/v1/models", key=True)
+        if flavour is None:
+            flavour = exposition.read(_text(await self._get("/metrics"))).flavour
+        seen = recognise(self._http.url, flavour, version, models)
+        if seen.engine is None:
+            raise NotAnEngine(seen.sentence)
+        if not listed:
+            raise EngineError(f"{self._http.url} answers /v1/models with something that lists no models.")
+        self._recognised = True
+
+    async def _has_chat(self, model: str) -> bool | None:
+        """Find out through /tokenize whether there is a chat template: applying it is no work for the GPU."""
+        body = {"model": model, "messages": list(_GREETING)}
+        try:
+            reply = await self._http.post("/tokenize", body, timeout_s=self._deadlines.facts_s, key=True)
+        except UnansweredError:
+            return None
+        return {200: True, 400: False, 422: False}.get(reply.status)
+
+    async def _get(self, path: str, *, key: bool = False) -> Reply:
+        try:
+            return await self._http.get(path, timeout_s=self._deadlines.facts_s, key=key)
+        except UnansweredError as error:
+            raise _typed(error) from error
+
+    async def _quiet_get(self, path: str) -> Reply | None:
+        try:
+            return await self._get(path)
+        except EngineError:
+            return None
+
+
+def _judge_health(url: str, status: int) -> tuple[HealthState, str]:
+    if status == 200:
+        return "up", "The engine answers /health."
+    if status >= 500:
+        return "unhealthy", f"The engine answers HTTP {status} to /health: its core has died or isn't up yet."
+    return "not_an_engine", (
+        f"{url} answers HTTP {status} to /health, which no vLLM does; "
+        "point WARMUP_ENGINE_URL at the engine's own port."
+    )
+
+
+def _typed(error: UnansweredError) -> EngineError:
+    return NotAnEngine(error.sentence) if error.state == "not_an_engine" else EngineError(error.sentence)
+
+
+def _text(reply: Reply | None) -> str:
+    return reply.body.decode("utf-8", "replace") if reply is not None and reply.status == 200 else ""

@@ -1,0 +1,132 @@
+"""Why an engine ended, from its exit code and last words; conservative: without a known sign it is a crash.
+
+Whether the restored cache is given up is not decided here; it is only said whether it could be to blame.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sidecar.handshake.messages import Exited
+
+#: Every cause, with its meaning; the label `cause` of the restart counter has these values.
+CAUSES = {
+    "restart": "The sidecar asked for the restart.",
+    "terminated": "The container was asked to end.",
+    "clean": "The engine ended with code 0 and said nothing of an error.",
+    "not_found": "The engine's command does not exist or can't be executed.",
+    "bad_arguments": "The engine refuses its arguments.",
+    "missing_model": "The model's files can't be found or read.",
+    "port_in_use": "Something else listens on the engine's port.",
+    "out_of_memory": "GPU or main memory was not enough.",
+    "disk_full": "A disk is full.",
+    "no_permission": "The engine may not write where it has to.",
+    "no_compiler": "A compiler that the engine needs is not in its image.",
+    "artifact_download": "The engine wanted to download kernels and could not.",
+    "driver_too_old": "Code was built for a newer CUDA than the driver has.",
+    "wrong_arch": "A kernel was built for another GPU.",
+    "killed": "The engine was killed from outside.",
+    "crash": "The engine failed in a way that names no other cause.",
+}
+#: Causes that a restored cache can bring about; all others never count against a generation.
+_CACHE_MAY_BE_TO_BLAME = frozenset({"crash", "wrong_arch", "driver_too_old"})
+
+#: What engines print, tried in this order: the specific before what may follow from it. Wordings of vLLM 0.2x
+#: to 0.33, PyTorch 2.x, the CUDA runtime's error strings, huggingface_hub, ninja, asyncio and argparse.
+_SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (cause, re.compile(signs, re.IGNORECASE))
+    for cause, signs in (
+        ("wrong_arch", r"no kernel image is available|unsupported gpu architecture|invalid device function"
+                       r"|is not compatible with the current PyTorch installation"),
+        ("driver_too_old", r"driver version is insufficient"
+                           r"|provided PTX was compiled with an unsupported toolchain"),
+        ("out_of_memory", r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|std::bad_alloc"
+                          r"|Cannot allocate memory|No available memory for the cache blocks"
+                          r"|less than desired GPU memory utilization"
+                          r"|larger than the available KV cache memory"
+                          r"|(^|\s)MemoryError\b"),
+        ("port_in_use", r"address already in use|\[Errno 98\]"),
+        ("disk_full", r"No space left on device|Disk quota exceeded"),
+        ("missing_model", r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError"
+                          r"|GatedRepoError|LocalEntryNotFoundError|does not appear to have a file named"
+                          r"|Invalid repository ID or local directory|Cannot find any model weights"
+                          r"|No such file or directory: \S*(config\.json|\.safetensors|tokenizer)"),
+        ("artifact_download", r"Failed to (download|get file)\b.*|Max retries exceeded with url"
+                              r"|outgoing traffic has been disabled"),
+        ("no_compiler", r"(nvcc|g\+\+|gcc|c\+\+|ninja): (command )?not found"
+                        r"|InvalidCxxCompiler|Could not find nvcc"
+                        r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"
+                        r"|No such file or directory: '\S*(nvcc|ninja|g\+\+|gcc)'"),
+        ("no_permission", r"PermissionError|Read-only file system"),
+        ("bad_arguments", r"error: (unrecognized|argument |the following arguments|ambiguous option)"
+                          r"|validation errors? for \w*(Config|Args)|invalid choice:"),
+    )
+)
+_DEATH = re.compile(
+    r"EngineDeadError|Engine ?core .*(failed|died)|(^|\s)[\w.]*(Error|Exception)\b:|Traceback \(most recent",
+    re.IGNORECASE,
+)
+_SAME_AS_KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class ExitCause:
+    """Why an engine ended: one of `CAUSES`, a sentence, and whether a restored cache may be to blame."""
+
+    cause: str
+    sentence: str
+    counts: bool
+
+
+def classify_exit(exited: Exited, terminating: bool = False, fatal_lines: Sequence[str] = ()) -> ExitCause:
+    """Tell why the engine ended.
+
+    `terminating`: its container had been asked to end. `fatal_lines`: texts of earlier lines of kind fatal,
+    because the root cause of a vLLM death is often above the last lines.
+    """
+    lines = [*fatal_lines, *exited.last_lines]
+    cause, evidence = _cause(exited, terminating, lines)
+    said = f' It said: "{_short(evidence)}"' if evidence else ""
+    return ExitCause(cause, f"{CAUSES[cause]} ({_ending(exited)}).{said}".replace(". (", " (", 1),
+                     cause in _CACHE_MAY_BE_TO_BLAME)
+
+
+def _cause(exited: Exited, terminating: bool, lines: Sequence[str]) -> tuple[str, str]:
+    if exited.restarting:
+        return "restart", ""
+    if terminating or exited.signal in (signal.SIGTERM, signal.SIGINT):
+        return "terminated", ""
+    if exited.code in (126, 127):
+        return "not_found", lines[-1] if lines else ""
+    death = next((line for line in reversed(lines) if _DEATH.search(line)), "")
+    if exited.code == 0 and not death:
+        return "clean", ""
+    for cause, signs in _SIGNS:
+        for line in lines:
+            if signs.search(line):
+                return cause, line
+    if exited.signal == signal.SIGKILL or exited.code == _SAME_AS_KILLED:
+        return "killed", ""
+    return "crash", death or (lines[-1] if lines else "")
+
+
+def _ending(exited: Exited) -> str:
+    after = f"after {exited.seconds:.0f} s"
+    if exited.signal is not None:
+        return f"{_signal_name(exited.signal)} {after}"
+    return f"it never ran, {after}" if exited.code is None else f"exit code {exited.code} {after}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _short(line: str) -> str:
+    text = " ".join(line.split())
+    return text if len(text) <= 200 else text[:199] + "…"

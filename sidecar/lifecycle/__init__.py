@@ -1,0 +1,87 @@
+"""Where a pod is and what happens next: a pure state machine, `step(snapshot, event, policy) -> (snapshot, commands)`.
+
+Nothing here waits, reads a clock, touches a file or the network; `supervisor.py` carries the commands out.
+
+Map: `states.py` phases and the snapshot, `events.py` what comes in and goes out, `table.py` the total transition table
+and `step`, `gate.py` the decision whether traffic may come and the sentence that explains it.
+"""
+
+from sidecar.lifecycle.events import (
+    AttemptClosed,
+    AttemptOpened,
+    AttemptStarted,
+    AttemptTerminating,
+    Cancel,
+    ChildExited,
+    Command,
+    DrainAsked,
+    EngineObserved,
+    Event,
+    Exit,
+    Launch,
+    Prove,
+    Publish,
+    Quarantine,
+    RecordBoot,
+    RestartEngine,
+    Restore,
+    RestoreEnded,
+    RetryDue,
+    RetryLater,
+    RewarmAsked,
+    Started,
+    StopAsked,
+    StopEngine,
+    Unprove,
+    Verify,
+    VerifyEnded,
+    Warm,
+    WarmEnded,
+)
+from sidecar.lifecycle.gate import Gate, gate
+from sidecar.lifecycle.states import LIVE_PHASES, Mode, Phase, Policy, Snapshot, Suspension
+from sidecar.lifecycle.table import TABLE, ImpossibleTransition, step
+
+__all__ = [
+    "LIVE_PHASES",
+    "TABLE",
+    "AttemptClosed",
+    "AttemptOpened",
+    "AttemptStarted",
+    "AttemptTerminating",
+    "Cancel",
+    "ChildExited",
+    "Command",
+    "DrainAsked",
+    "EngineObserved",
+    "Event",
+    "Exit",
+    "Gate",
+    "ImpossibleTransition",
+    "Launch",
+    "Mode",
+    "Phase",
+    "Policy",
+    "Prove",
+    "Publish",
+    "Quarantine",
+    "RecordBoot",
+    "RestartEngine",
+    "Restore",
+    "RestoreEnded",
+    "RetryDue",
+    "RetryLater",
+    "RewarmAsked",
+    "Snapshot",
+    "Started",
+    "StopAsked",
+    "StopEngine",
+    "Suspension",
+    "Unprove",
+    "Verify",
+    "VerifyEnded",
+    "Warm",
+    "WarmEnded",
+    "gate",
+    "step",
+]

@@ -1,0 +1,99 @@
+"""The single decision whether traffic may come, derived from the snapshot, with the sentence that explains it.
+
+Nothing sets the gate by hand: whoever wants it closed sends an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sidecar.lifecycle.states import Mode, Phase, Snapshot, Suspension
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`open`: traffic may come. `flagged`: by policy, without full proof. `sentence`: why, and what to do."""
+
+    open: bool
+    flagged: bool
+    sentence: str
+
+    @classmethod
+    def closed_at_birth(cls) -> Gate:
+        """Give the gate of a daemon that has decided nothing yet."""
+        return cls(False, False, "The sidecar is starting.")
+
+
+def gate(snapshot: Snapshot) -> Gate:
+    """Derive the gate. Open in phase `ready` and in no other."""
+    ready = snapshot.phase is Phase.READY
+    return Gate(ready, ready and snapshot.flagged, _SENTENCES[snapshot.phase](snapshot))
+
+
+def _awaiting_launcher(s: Snapshot) -> str:
+    if s.mode is Mode.CHILD:
+        return "Waiting for the engine's command to report its facts; this takes a second or two."
+    if s.died:
+        return f"The engine ended: {s.died} Waiting for its container to start again."
+    return ("Waiting for the engine's container: its launcher has not reported yet. If the container runs, check that its "
+            "command is prefixed with `python3 <control dir>/launcher.py --` and that both mount the control directory.")
+
+
+def _restoring(s: Snapshot) -> str:
+    if s.cold_next:
+        return "Clearing the live cache: this start is cold on purpose, because the cached generation is suspect."
+    return "Restoring kernel caches from the store; the engine starts as soon as this ends, whatever comes of it."
+
+
+def _awaiting_engine(s: Snapshot) -> str:
+    if s.engine_detail:
+        return f"Waiting for the engine to answer ({s.engine_detail}); restore was: {s.restore or 'not done'}."
+    return f"Waiting for the engine to answer; restore was: {s.restore or 'not done'}."
+
+
+def _warming(s: Snapshot) -> str:
+    return "Warming up: traffic waits until a whole round of real requests compiles nothing new."
+
+
+def _verifying(s: Snapshot) -> str:
+    if s.adopting:
+        return "This engine was proven before the sidecar restarted; one request checks that it still answers."
+    return "Warm-up has ended; checking that the output is not degenerate."
+
+
+def _ready(s: Snapshot) -> str:
+    parts = [s.warm_sentence or "Warm-up was not needed."]
+    if s.verify_sentence:
+        parts.append(s.verify_sentence)
+    if s.flagged:
+        parts.append("Serving by policy, without full proof.")
+    return " ".join(parts)
+
+
+def _suspended(s: Snapshot) -> str:
+    if s.suspension is Suspension.ASLEEP:
+        return "The engine sleeps; nothing is sent to it. It is warmed and checked again when it wakes."
+    if s.suspension is Suspension.STALLED:
+        return f"The engine makes no progress with requests running ({s.engine_detail}); restart its container if it stays so."
+    if s.suspension is Suspension.DEGENERATE:
+        return (f"The output is degenerate: {s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype and "
+                "scales, then delete the pod or run `warmup-sidecar rewarm`.")
+    if s.suspension is Suspension.BROKEN:
+        return f"The engine can't generate: {s.verify_sentence} It is tried again every 30 s."
+    return (f"Warm-up did not prove the engine warm: {s.warm_sentence} Held by policy on_unwarmed=hold; raise "
+            "WARMUP_WARM_BUDGET_S, mend the cause, or run `warmup-sidecar rewarm`.")
+
+
+_SENTENCES: dict[Phase, Callable[[Snapshot], str]] = {
+    Phase.STARTING: lambda s: "The sidecar is starting.",
+    Phase.AWAITING_LAUNCHER: _awaiting_launcher,
+    Phase.RESTORING: _restoring,
+    Phase.AWAITING_ENGINE: _awaiting_engine,
+    Phase.WARMING: _warming,
+    Phase.VERIFYING: _verifying,
+    Phase.READY: _ready,
+    Phase.SUSPENDED: _suspended,
+    Phase.DRAINING: lambda s: f"Draining, asked by {s.drained_by or 'the operator'}: no new traffic; requests in flight may end.",
+    Phase.STOPPED: lambda s: "The sidecar has stopped.",
+}

@@ -1,0 +1,94 @@
+"""Phases, modes and the snapshot that the state machine turns into the next one.
+
+No transition is decided here.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Phase(enum.Enum):
+    """Where the pod is. The order is the order of a start."""
+
+    STARTING = "starting"
+    AWAITING_LAUNCHER = "awaiting_launcher"
+    RESTORING = "restoring"
+    AWAITING_ENGINE = "awaiting_engine"
+    WARMING = "warming"
+    VERIFYING = "verifying"
+    READY = "ready"
+    SUSPENDED = "suspended"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+LIVE_PHASES = tuple(phase for phase in Phase if phase is not Phase.STOPPED)
+
+
+class Mode(enum.Enum):
+    """Who starts the engine: its container through the launcher, the daemon itself, or somebody we don't see."""
+
+    LAUNCHER = "launcher"
+    CHILD = "child"
+    BESIDE = "beside"
+
+
+class Suspension(enum.Enum):
+    """Why a pod that has an engine takes no traffic."""
+
+    ASLEEP = "asleep"
+    STALLED = "stalled"
+    DEGENERATE = "degenerate"
+    BROKEN = "broken"
+    UNWARMED = "unwarmed"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What to do where evidence is missing or bad: the settings of the same names."""
+
+    on_unwarmed: str = "serve"
+    on_golden_failed: tuple[str, ...] = ("retry-cold", "hold")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything the next decision depends on.
+
+    `work` numbers the restore, warm-up or check in progress: an ending that carries another number is stale.
+    `attempt` is the launcher's name for one start of the engine; `identity` tells one engine process from the next.
+    `deaths` counts engine deaths before ready on `generation`; `served` says that this attempt was ready once, so that its
+    end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
+    `cold_next` makes the next restore a cold start.
+    """
+
+    mode: Mode
+    phase: Phase = Phase.STARTING
+    work: int = 0
+    attempt: str = ""
+    identity: str = ""
+    restore: str = ""
+    generation: str = ""
+    warm: str = ""
+    warm_sentence: str = ""
+    verify: str = ""
+    verify_sentence: str = ""
+    suspension: Suspension | None = None
+    engine_detail: str = ""
+    deaths: int = 0
+    died: str = ""
+    had_attempt: bool = False
+    served: bool = False
+    crashed: bool = False
+    cold_next: bool = False
+    cold_retried: bool = False
+    adopting: bool = False
+    stopping: bool = False
+    drained_by: str = ""
+
+    @property
+    def flagged(self) -> bool:
+        """Say whether this pod takes traffic by policy, without full proof."""
+        return self.warm not in ("converged", "adopted") or self.verify != "passed"

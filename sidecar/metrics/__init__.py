@@ -1,0 +1,10 @@
+"""Metrics of the sidecar in a registry of their own: declared in `table.py`, recorded and rendered in
+`recording.py`.
+
+Nothing is measured here; the supervisor tells numbers, a scrape reads them.
+"""
+
+from sidecar.metrics.recording import CONTENT_TYPE, Metrics
+from sidecar.metrics.table import HEADINGS, OTHER, PREFIX, TABLE, Metric, documented
+
+__all__ = ["CONTENT_TYPE", "HEADINGS", "OTHER", "PREFIX", "TABLE", "Metric", "Metrics", "documented"]

@@ -1,0 +1,11 @@
+"""Carries out what the state machine asks for: one loop, named tasks with deadlines, each ending in one event.
+
+No decision about phases is made here; those are in `lifecycle`.
+
+Map: `loop.py` the loop and its tasks, `activities.py` what each command does, `observers.py` the engine and the control
+directory turned into events, `serving.py` publishing while the pod serves.
+"""
+
+from sidecar.supervisor.loop import Activities, Supervisor
+
+__all__ = ["Activities", "Supervisor"]

@@ -1,0 +1,97 @@
+"""What each command of the state machine does for a real pod; the supervisor's loop starts and ends them.
+
+The work itself is in the files beside this one and in the rooms below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Literal
+
+from sidecar import lifecycle
+from sidecar.caches.client import RecordRequest
+from sidecar.handshake import Proven
+from sidecar.lifecycle import Mode
+from sidecar.supervisor import restoring, serving, warming
+from sidecar.supervisor.child import Child
+from sidecar.supervisor.pod import Pod
+
+#: Writing one small file into the store; a store that takes longer hangs.
+RECORD_S = 30.0
+
+
+class PodActivities:
+    """The activities of one pod; `child` is there when the daemon starts the engine itself."""
+
+    def __init__(self, pod: Pod, child: Child | None) -> None:
+        self._pod = pod
+        self._child = child
+
+    async def launch(self) -> lifecycle.Event:
+        """Run the engine's command until it ends."""
+        if self._child is None:
+            return lifecycle.ChildExited(127)
+        return await self._child.run()
+
+    def restore(self, command: lifecycle.Restore) -> Coroutine[Any, Any, lifecycle.Event]:
+        """Restore and let the launcher go on."""
+        return restoring.restore(self._pod, command)
+
+    def release(self, command: lifecycle.Restore, why: str) -> None:
+        """Let the launcher go on without a restore."""
+        restoring.release(self._pod, command, why)
+
+    def warm(self, command: lifecycle.Warm) -> Coroutine[Any, Any, lifecycle.Event]:
+        """Send warm-up traffic."""
+        return warming.warm(self._pod, command)
+
+    def verify(self, command: lifecycle.Verify) -> Coroutine[Any, Any, lifecycle.Event]:
+        """Check output."""
+        return warming.verify(self._pod, command)
+
+    def publish(self) -> Coroutine[Any, Any, None]:
+        """Publish until cancelled."""
+        return serving.publish_while_serving(self._pod)
+
+    async def note(self, command: lifecycle.Command) -> None:
+        """Carry out a short command on the control directory, or on the child."""
+        pod, control = self._pod, self._pod.control
+        match command:
+            case lifecycle.StopEngine() if self._child is not None:
+                self._child.stop()
+            case lifecycle.Prove(identity) if control is not None:
+                generation = (pod.restored.generation if pod.restored else None) or ""
+                control.write_proven(Proven(pod.restored_attempt or self._attempt(), identity, generation))
+            case lifecycle.Unprove() if control is not None:
+                control.clear_proven()
+            case lifecycle.RestartEngine(attempt, reason) if control is not None:
+                control.request_restart(attempt, reason)
+            case _:
+                pass
+
+    async def record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot) -> None:
+        """Write a quarantine or the end of a boot into the store, in the worker, because the store may hang."""
+        pod, result = self._pod, self._pod.restored
+        if not pod.store or result is None or pod.settings.store_mode == "read-only":
+            return
+        scope: Literal["exact", "toolchain"] = "exact" if result.generations.get("exact") == command.generation else "toolchain"
+        key = result.exact_key if scope == "exact" else result.toolchain_key
+        if not key:
+            return
+        kind: Literal["boot", "quarantine"]
+        if isinstance(command, lifecycle.Quarantine):
+            kind, record = "quarantine", {"reason": command.reason}
+            pod.board.tell(f"Generation {command.generation} is quarantined: {command.reason}", "error")
+        else:
+            kind, record = "boot", {"outcome": command.outcome}
+        record |= {"generation": command.generation, "attempt": pod.restored_attempt, "boot": pod.boot}
+        request = RecordRequest(store=pod.store, scope=scope, key=key, generation=command.generation, kind=kind,
+                                name=f"{pod.restored_attempt or 'beside'}-{pod.boot[:8]}", record=record)
+        if trouble := await pod.caches.record(request, RECORD_S):
+            pod.board.tell(f"The store could not take a {kind} record: {trouble}", "warning")
+
+    def _attempt(self) -> str:
+        if self._pod.mode is Mode.BESIDE or self._pod.control is None:
+            return ""
+        current = self._pod.control.current()
+        return current.attempt if current else ""

@@ -1,0 +1,145 @@
+"""The engine's port and the control directory, watched and turned into events: levels in, changes out.
+
+What a change means is decided by the state machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from sidecar import lifecycle
+from sidecar.engines.watcher import Observation
+from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
+from sidecar.lifecycle import Event
+from sidecar.supervisor import restoring
+from sidecar.supervisor.pod import Pod
+
+#: An engine that answers without a launcher is believed after so many equal reports: one that is just ending is not.
+STEADY_REPORTS = 5
+#: The control directory is local; a look costs well under a millisecond.
+LOOK_S = 0.1
+#: Causes as metrics name them.
+_RESTART_CAUSE = {"killed": "killed", "out_of_memory": "out_of_memory", "restart": "asked", "terminated": "asked"}
+
+Post = Callable[[Event], None]
+
+
+class EngineObserver:
+    """Takes the watcher's reports: board and metrics get the numbers, the state machine gets the state."""
+
+    def __init__(self, pod: Pod, post: Post) -> None:
+        self._pod = pod
+        self._post = post
+        self._same = 0
+        self._log = structlog.get_logger("engine")
+
+    def report(self, observation: Observation) -> None:
+        """Take one report."""
+        pod, before = self._pod, self._pod.observation
+        changed = before is None or (before.state, before.identity) != (observation.state, observation.identity)
+        self._same = 1 if changed else self._same + 1
+        pod.observation = observation
+        if before is None or before.state != observation.state:
+            self._log.info(observation.detail, state=observation.state, identity=observation.identity)
+        if before is not None and before.identity and observation.identity not in ("", before.identity):
+            pod.metrics.count_restart("replaced")
+        self._show(observation)
+        self._post(lifecycle.EngineObserved(
+            observation.state, observation.identity, observation.detail, self._same >= STEADY_REPORTS))
+
+    def _show(self, observation: Observation) -> None:
+        pod, stats = self._pod, observation.stats
+        shown = {
+            **pod.board.engine, "url": pod.settings.engine_url, "state": observation.state, "detail": observation.detail,
+            "identity": observation.identity, "running": stats.running if stats else None,
+            "waiting": stats.waiting if stats else None, "kv_cache_usage": stats.kv_cache_usage if stats else None,
+        }
+        if observation.state == "up" and shown.get("healthy_after_s") is None:
+            shown["healthy_after_s"] = round(pod.clock() - pod.opened_at, 2)
+        pod.board.engine = shown
+        pod.metrics.engine_state(observation.state)
+        pod.metrics.engine_stats(stats.to_json() if stats else None)
+
+
+class AttemptObserver:
+    """Looks at the control directory and posts what happened to the engine's starts, each thing once."""
+
+    def __init__(self, pod: Pod, control: ControlDirectory, post: Post) -> None:
+        self._pod = pod
+        self._control = control
+        self._post = post
+        self._attempt = ""
+        self._told: set[str] = set()
+        self._restarts = 0
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Look once."""
+        current = self._control.current()
+        if self._attempt and (current is None or current.attempt != self._attempt):
+            self._close(self._control.state(self._attempt))
+        if current is None:
+            return
+        if current.attempt != self._attempt:
+            self._begin(current)
+        if current.facts is not None:
+            self._pod.facts = current.facts
+        self._read_lines()
+        if current.waiting and self._once("opened"):
+            self._post(lifecycle.AttemptOpened(current.attempt))
+        if current.problem and self._once("problem"):
+            self._pod.board.tell(current.problem, "error")
+        if current.started is not None and self._once("started"):
+            restoring.mark(self._pod, current.attempt)
+            for family, why in current.started.failed.items():
+                self._pod.board.tell(f"{family} could not be laid down ({why}); it starts empty.", "warning")
+            self._post(lifecycle.AttemptStarted(current.attempt, current.started.by))
+        if current.terminating and self._once("terminating"):
+            self._post(lifecycle.AttemptTerminating(current.attempt))
+
+    def _begin(self, current: AttemptState) -> None:
+        self._attempt, self._told = current.attempt, set()
+        pod = self._pod
+        pod.facts, pod.jit_lines, pod.fatal_lines = {}, 0, ()
+        pod.opened_at = pod.clock()
+        pod.board.engine = {**pod.board.engine, "attempt": current.attempt, "healthy_after_s": None, "ready_after_s": None,
+                            "restarts": self._restarts}
+
+    def _close(self, ended: AttemptState) -> None:
+        self._read_lines()
+        if ended.exited is None:
+            # SIGKILL leaves no word: the container's memory limit, a failed probe's last resort, a lost node.
+            exited, restarting = Exited(None, 9, self._pod.clock() - self._pod.opened_at, False, ()), False
+        else:
+            exited, restarting = ended.exited, ended.exited.restarting
+        cause = classify_exit(exited, ended.terminating, self._pod.fatal_lines)
+        # Without a last word nobody can say whose fault it was.
+        counts = cause.counts and ended.exited is not None
+        self._restarts += 1
+        self._pod.metrics.count_restart(_RESTART_CAUSE.get(cause.cause, "exited"))
+        self._pod.board.engine = {**self._pod.board.engine, "last_exit": {"cause": cause.cause, "sentence": cause.sentence},
+                                  "restarts": self._restarts}
+        self._pod.board.tell(f"The engine ended: {cause.sentence}", "info" if restarting else "warning")
+        self._attempt = ""
+        self._post(lifecycle.AttemptClosed(ended.attempt, cause.sentence, counts, restarting))
+
+    def _read_lines(self) -> None:
+        for line in self._control.new_lines(self._attempt):
+            if line.kind == "jit":
+                self._pod.jit_lines += 1
+            elif line.kind == "fatal":
+                self._pod.fatal_lines = (*self._pod.fatal_lines[-19:], line.text)
+
+    def _once(self, what: str) -> bool:
+        if what in self._told:
+            return False
+        self._told.add(what)
+        return True

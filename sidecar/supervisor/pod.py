@@ -1,0 +1,85 @@
+"""What all activities of one pod share: the parts they use, and what has been learnt so far.
+
+No activity lives here, and nothing is decided.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sidecar.caches.client import CacheClient, RestoreResult
+from sidecar.config import Settings
+from sidecar.engines.protocol import Engine
+from sidecar.engines.watcher import Observation
+from sidecar.handshake import ControlDirectory
+from sidecar.lifecycle import Mode
+from sidecar.metrics import Metrics
+from sidecar.status import Board
+
+
+@dataclass
+class Pod:
+    """The parts and the knowledge of one pod.
+
+    `control` is None when the control directory can't be used, `live_cache` empty when the live cache can't: then
+    nothing is restored, published or watched, and the engine keeps its own cache directories. `clock` gives monotonic
+    seconds. `own_facts` stand in for the launcher's where there is none. `host_boot` is the kernel's boot ID.
+    """
+
+    settings: Settings
+    mode: Mode
+    boot: str
+    host_boot: str
+    engine: Engine
+    caches: CacheClient
+    board: Board
+    metrics: Metrics
+    clock: Callable[[], float]
+    rng: random.Random
+    control: ControlDirectory | None = None
+    live_cache: str = ""
+    store: str = ""
+    own_facts: Mapping[str, Any] = field(default_factory=dict)
+
+    sm: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    observation: Observation | None = None
+    restored: RestoreResult | None = None
+    restored_attempt: str = ""
+    killers: frozenset[str] = frozenset()
+    jit_lines: int = 0
+    fatal_lines: tuple[str, ...] = ()
+    opened_at: float = 0.0
+    kernels_before: dict[str, int] = field(default_factory=dict)
+    kernels_after: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sm_version(self) -> str:
+        """Give the SM version by the settings, by NVML, or `cpu` when the launcher saw no GPU; empty: unknown."""
+        if self.settings.sm or self.sm:
+            return self.settings.sm or self.sm
+        return "cpu" if self.facts and not self.facts.get("gpus") else ""
+
+    def asleep(self) -> bool:
+        """Say whether the engine was last seen asleep."""
+        return self.observation is not None and self.observation.state == "asleep"
+
+    def count_kernels(self, when: str, kernels: Mapping[str, int]) -> None:
+        """Add kernels that were compiled `before_ready` or `after_ready`, per family, to metrics and status."""
+        totals = self.kernels_before if when == "before_ready" else self.kernels_after
+        for family, count in kernels.items():
+            if count > 0:
+                totals[family] = totals.get(family, 0) + count
+                self.metrics.count_kernels(when, family, count)
+        self.show_kernels()
+
+    def show_kernels(self) -> None:
+        """Put the counts into the status; called after every change of the warm-up section, which replaces it."""
+        self.board.warmup = {
+            **self.board.warmup,
+            "kernels_before_ready": dict(self.kernels_before),
+            "kernels_after_ready": dict(self.kernels_after),
+        }

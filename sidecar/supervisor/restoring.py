@@ -1,0 +1,141 @@
+"""The restore as an activity: stage in the worker, tell the launcher, remember what lies in the live cache.
+
+How files are staged and verified is the business of `caches`; who renames them, of the launcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sidecar import lifecycle
+from sidecar.caches import commit, families, live_cache
+from sidecar.caches.client import Progress, RestoreRequest, RestoreResult
+from sidecar.errors import HandshakeError
+from sidecar.handshake import CommitEntry, Decision
+from sidecar.lifecycle import Mode
+from sidecar.supervisor.pod import Pod
+
+#: Outcomes after which nothing of an earlier start may stay in the live cache: nobody knows whose it is.
+_UNKNOWN_CONTENT = ("failed", "timed_out")
+#: The worker is killed at its deadline; this much more is for killing it and for the handshake.
+GRACE_S = 5.0
+
+
+def deadline(settings_timeout_s: float) -> float:
+    """Give the cap of the whole activity in seconds."""
+    return settings_timeout_s + GRACE_S
+
+
+async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
+    """Restore for one attempt and let its launcher go on. A launcher that went on by itself makes it `late`."""
+    pod.board.restore = {"outcome": "running", "sentence": "Looking for caches that fit.", "plan": command.plan}
+    request = _request(pod, command)
+    result = await pod.caches.restore(request, pod.settings.restore_timeout_s, lambda progress: _show(pod, progress))
+    if pod.mode is Mode.BESIDE:
+        result = await _commit_here(pod, result)
+    elif not _decide(pod, command, result):
+        result = RestoreResult(
+            outcome="failed", sentence="The launcher did not wait any longer and started the engine cold.",
+            exact_key=result.exact_key, toolchain_key=result.toolchain_key, seconds=result.seconds)
+        _note(pod, command, result, "late")
+        return lifecycle.RestoreEnded(command.work, "late", detail=result.sentence)
+    pod.restored, pod.restored_attempt = result, command.attempt
+    _note(pod, command, result, result.outcome)
+    return lifecycle.RestoreEnded(command.work, result.outcome, result.generation or "", result.sentence)
+
+
+def release(pod: Pod, command: lifecycle.Restore, why: str) -> None:
+    """Let the launcher go on with empty caches after a restore that went wrong in an unforeseen way."""
+    result = RestoreResult(outcome="failed", sentence=f"The restore failed: {why}")
+    pod.restored, pod.restored_attempt = result, command.attempt
+    if pod.mode is not Mode.BESIDE:
+        _decide(pod, command, result)
+    _note(pod, command, result, "failed")
+
+
+def mark(pod: Pod, attempt: str) -> None:
+    """Write down whose files lie in the live cache, now that the launcher has swapped them in.
+
+    Without the marker the next attempt of this pod can't keep its cache, which costs warmth only.
+    """
+    result = pod.restored
+    if not pod.live_cache or result is None or attempt != pod.restored_attempt or not result.exact_key:
+        return
+    marker = live_cache.LiveMarker(
+        exact_key=result.exact_key, toolchain_key=result.toolchain_key, attempt=attempt, host_boot=pod.host_boot,
+        generations=result.generations)
+    try:
+        live_cache.write_marker(pod.live_cache, marker)
+    except OSError as error:
+        pod.board.tell(f"The live cache's marker can't be written ({error}); a restart in this pod restores anew.", "warning")
+
+
+def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
+    plan: Any = command.plan
+    beside = pod.mode is Mode.BESIDE
+    # Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
+    exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
+    store = pod.store if pod.live_cache and (not beside or pod.settings.image) else ""
+    return RestoreRequest(store=store, live_cache=pod.live_cache, facts=pod.facts, attempt=command.attempt or "beside",
+                          plan=plan, host_boot=pod.host_boot, exclude=exclude)
+
+
+def _decide(pod: Pod, command: lifecycle.Restore, result: RestoreResult) -> bool:
+    if pod.control is None:
+        return False
+    clear = list(result.clear)
+    if pod.live_cache and (result.outcome in _UNKNOWN_CONTENT or command.plan == "cold"):
+        staged = {entry.live for entry in result.commit}
+        clear += [path for path in families.directories(pod.live_cache) if path not in staged and path not in clear]
+    entries = tuple(CommitEntry(entry.family, entry.staged, entry.live) for entry in result.commit)
+    decision = Decision(restore=result.outcome, commit=entries, clear=tuple(clear))
+    try:
+        return pod.control.decide(command.attempt, decision)
+    except HandshakeError as error:
+        pod.board.tell(str(error), "error")
+        return False
+
+
+async def _commit_here(pod: Pod, result: RestoreResult) -> RestoreResult:
+    """Swap staged families in without a launcher, unless an engine answers by now."""
+    if not result.commit:
+        return result
+    health = await pod.engine.health()
+    if health.state != "refused":
+        return RestoreResult(outcome="failed", seconds=result.seconds,
+                             sentence="An engine was already there when the restore had ended, so nothing was touched.")
+    report = await asyncio.to_thread(commit.commit, pod.live_cache, result.commit, result.clear)
+    for family, reason in report.failed.items():
+        pod.board.tell(f"{family} could not be laid down ({reason}); it starts empty.", "warning")
+    return result
+
+
+def _show(pod: Pod, progress: Progress) -> None:
+    pod.board.restore = {
+        **pod.board.restore, "bytes_done": progress.bytes_done, "bytes": progress.bytes_total, "files": progress.files_done,
+        "sentence": "Laying caches down and checking every byte.",
+    }
+
+
+def _note(pod: Pod, command: lifecycle.Restore, result: RestoreResult, outcome: str) -> None:
+    shown: Mapping[str, Any] = result.to_json()
+    pod.board.restore = {
+        **{name: value for name, value in shown.items() if name not in ("commit", "clear")},
+        "outcome": outcome, "plan": command.plan, "bytes_done": result.bytes,
+    }
+    pod.metrics.observe_restore({**shown, "outcome": outcome})
+    quiet = outcome in ("hit", "kept", "miss", "disabled")
+    pod.board.tell(f"Restore: {outcome}. {result.sentence}", "info" if quiet else "warning")
+
+
+def beside_released(control: Path) -> bool:
+    """Say whether an earlier daemon already let an engine start here, so that it may be running without answering."""
+    return (control / "released").exists()
+
+
+def note_beside_released(control: Path) -> None:
+    """Remember that from now on an engine may run that this daemon can't see yet. Raises OSError."""
+    (control / "released").touch()

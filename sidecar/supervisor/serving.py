@@ -1,0 +1,92 @@
+"""What goes on while the pod serves: publish once the live cache is quiet, watch for late kernels, publish those too.
+
+How a generation is written is the business of `caches`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from sidecar.caches import families
+from sidecar.caches.client import PublishRequest, PublishResult
+from sidecar.lifecycle import Mode
+from sidecar.supervisor.pod import Pod
+from sidecar.warmup.evidence import Evidence, EvidenceWatcher
+
+#: Pause between two looks at the live cache while serving: a late kernel has already hurt, nobody waits for the count.
+LOOK_S = 10.0
+#: A look at a huge cache takes longer; looking may cost this share of the time at most.
+LOOK_SHARE = 0.02
+#: How often a cache that never comes to rest is looked at before it is published as it is (entries in flux are left out).
+QUIET_LOOKS = 24
+
+
+async def publish_while_serving(pod: Pod) -> None:
+    """Publish what this start compiled, then whatever live traffic still makes the engine compile; until cancelled."""
+    if not pod.live_cache:
+        pod.board.publish = {"outcome": "disabled", "sentence": "The live cache can't be used, so nothing is published."}
+        return
+    evidence = EvidenceWatcher(Path(pod.live_cache), families.stored_families(), lambda: pod.jit_lines)
+    await evidence.baseline()
+    _count(pod, await _until_quiet(pod, evidence))
+    await _publish(pod)
+    published_at, pending = pod.clock(), False
+    while True:
+        began = pod.clock()
+        found = await evidence.collect()
+        _count(pod, found)
+        pending = pending or bool(found.kernels or found.files)
+        if pending and pod.clock() - published_at >= pod.settings.publish_interval_s:
+            _count(pod, await _until_quiet(pod, evidence))
+            await _publish(pod)
+            published_at, pending = pod.clock(), False
+        await asyncio.sleep(max(LOOK_S, (pod.clock() - began) / LOOK_SHARE))
+
+
+async def _until_quiet(pod: Pod, evidence: EvidenceWatcher) -> Evidence:
+    """Wait until nothing has changed for `publish_quiet_s` seconds; give what appeared meanwhile."""
+    kernels: dict[str, int] = {}
+    names: list[str] = []
+    for _ in range(QUIET_LOOKS):
+        await asyncio.sleep(pod.settings.publish_quiet_s)
+        found = await evidence.collect()
+        for family, count in found.kernels.items():
+            kernels[family] = kernels.get(family, 0) + count
+        names += found.names
+        if not (found.kernels or found.files):
+            break
+    return Evidence(kernels=kernels, names=tuple(names))
+
+
+def _count(pod: Pod, found: Evidence) -> None:
+    if not found.kernels:
+        return
+    pod.count_kernels("after_ready", found.kernels)
+    shown = ", ".join(found.names[:3])
+    total = sum(found.kernels.values())
+    pod.board.tell(f"{total} kernels were compiled while serving ({shown}): requests waited for them. They are published for "
+                   "the next pod; the profile lacks a shape that traffic has.", "warning")
+
+
+async def _publish(pod: Pod) -> None:
+    count = pod.board.publish.get("count", 0)
+    pod.board.publish = {**pod.board.publish, "outcome": "running", "sentence": "Publishing what is new."}
+    restored: Mapping[str, str] = pod.restored.generations if pod.restored else {}
+    beside = pod.mode is Mode.BESIDE
+    exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
+    store = pod.store if not beside or pod.settings.image else ""
+    request = PublishRequest(
+        store=store, live_cache=pod.live_cache, facts=pod.facts, attempt=pod.restored_attempt or pod.boot,
+        store_mode=pod.settings.store_mode, restored=restored, exclude=exclude)
+    result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
+    _note(pod, result, count)
+
+
+def _note(pod: Pod, result: PublishResult, count: int) -> None:
+    published = result.outcome == "published"
+    pod.board.publish = {**result.to_json(), "count": count + int(published)}
+    pod.metrics.observe_publish(result.to_json())
+    fine = result.outcome in ("published", "nothing_new", "disabled", "read_only")
+    pod.board.tell(f"Publish: {result.outcome}. {result.sentence}", "info" if fine else "warning")

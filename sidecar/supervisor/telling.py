@@ -1,0 +1,51 @@
+"""Telling people and machines about every step: status board, metrics, log, each change of phase one sentence.
+
+Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from sidecar.lifecycle import Event, Gate, Phase, Snapshot
+from sidecar.supervisor.pod import Pod
+
+
+class Teller:
+    """Keeps board, metrics and log in step with the state machine."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        self._log = structlog.get_logger("lifecycle")
+        pod.metrics.observe_phase(Phase.STARTING.value, None, pod.board.wall())
+        pod.metrics.gate(False, False)
+
+    def stepped(self, before: Snapshot, event: Event, after: Snapshot, gate: Gate) -> None:
+        """Note one step; silent when nothing changed that anybody can see."""
+        board, metrics = self._pod.board, self._pod.metrics
+        withdrawn = board.gate.open and not gate.open
+        board.gate = gate
+        if after.phase is before.phase and after.work == before.work:
+            return
+        spent = board.enter(after.phase)
+        metrics.observe_phase(after.phase.value, spent, board.wall())
+        metrics.gate(gate.open, gate.flagged)
+        level = "warning" if withdrawn or after.phase is Phase.SUSPENDED else "info"
+        board.tell(f"{after.phase.value.replace('_', ' ').capitalize()}: {gate.sentence}", level)
+        log = self._log.warning if level == "warning" else self._log.info
+        log(gate.sentence, phase=after.phase.value, before=before.phase.value, spent_s=round(spent, 3),
+            attempt=after.attempt or None, because=type(event).__name__)
+        if after.phase is Phase.READY:
+            self._ready(after)
+
+    def _ready(self, after: Snapshot) -> None:
+        start = "adopted" if after.warm == "adopted" else after.restore or "skipped"
+        seconds = self._pod.clock() - self._pod.opened_at
+        self._pod.metrics.observe_time_to_ready(seconds, start)
+        self._pod.board.engine = {**self._pod.board.engine, "ready_after_s": round(seconds, 2)}
+
+    def failed(self, activity: str, error: BaseException) -> None:
+        """Note that an activity raised."""
+        sentence = str(error) or type(error).__name__
+        self._pod.board.tell(f"{activity} failed: {sentence}", "error")
+        self._log.error("activity failed", activity=activity, error=sentence)

@@ -1,0 +1,120 @@
+"""Warm-up and output check as activities: learn the engine, choose and fit a profile, run it, tell how it went.
+
+What is sent and when it has converged is the business of `warmup`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sidecar import lifecycle
+from sidecar.caches import families, scan
+from sidecar.engines.argv import hints_from_argv
+from sidecar.engines.protocol import EngineFacts
+from sidecar.errors import ProfileError
+from sidecar.supervisor.pod import Pod
+from sidecar.warmup import verify as output
+from sidecar.warmup.attempts import WarmPolicy
+from sidecar.warmup.choice import choose_profile
+from sidecar.warmup.evidence import EvidenceWatcher
+from sidecar.warmup.planner import make_plan
+from sidecar.warmup.profiles import Profile, load_profile
+from sidecar.warmup.results import WarmProgress, WarmResult
+from sidecar.warmup.runner import WarmupRunner
+
+#: A hanging request at the very end of the budget may be cancelled a moment late.
+GRACE_S = 60.0
+#: One request of an output check decodes a few dozen tokens; minutes mean that the engine hangs.
+CHECK_DEADLINE_S = 120.0
+
+
+async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
+    """Warm the engine up. Raises ProfileError or EngineError when it can't even begin."""
+    pod.board.warmup = {"outcome": "running", "sentence": "Asking the engine for its limits.", "steps": [], "round": 0}
+    pod.kernels_before, pod.kernels_after = {}, {}
+    await _count_kernels_of_the_start(pod)
+    pod.show_kernels()
+    facts = await learn(pod)
+    profile, why = _profile(pod, facts)
+    plan = make_plan(profile, facts)
+    for note in plan.notes:
+        pod.board.tell(f"Profile {profile.name}: {note}")
+    settings = pod.settings
+    policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
+    evidence = EvidenceWatcher(Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines)
+    runner = WarmupRunner(pod.engine, plan, evidence, policy, pod.clock, pod.rng, pod.asleep, pod.killers)
+    pod.board.tell(f"Warm-up begins: profile {profile.name} ({why}), {plan.requests} requests and {plan.tokens} tokens a round.")
+    result = await runner.run(lambda progress: _show(pod, progress))
+    _note(pod, result)
+    return lifecycle.WarmEnded(command.work, result.outcome, result.sentence)
+
+
+async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
+    """Check the output; with `canary` by one request. Raises EngineError when the engine can't be asked."""
+    pod.board.golden = {"outcome": "running", "sentence": "Checking the output.", "checks": []}
+    facts = await learn(pod)
+    if command.canary:
+        result = await output.canary(pod.engine, facts)
+    else:
+        salt = f"verify-{pod.boot}-{command.work}"
+        result = await output.verify(pod.engine, facts, min(CHECK_DEADLINE_S, pod.settings.request_timeout_s), salt)
+    pod.board.golden = result.to_json()
+    pod.metrics.observe_verify(result.outcome)
+    pod.board.tell(f"Output check: {result.outcome}. {result.sentence}", "info" if result.outcome == "passed" else "error")
+    return lifecycle.VerifyEnded(command.work, result.outcome, result.sentence)
+
+
+async def learn(pod: Pod) -> EngineFacts:
+    """Ask the engine for its limits, helped by what the launcher saw of its command, and show them."""
+    argv, environment = pod.facts.get("argv"), pod.facts.get("environment")
+    if isinstance(argv, list) and isinstance(environment, dict):
+        pod.engine.use_hints(hints_from_argv(tuple(map(str, argv)), environment))
+    facts = await pod.engine.facts()
+    shown = facts.to_json()
+    limits = {name: value for name, value in shown.items()
+              if name not in ("engine", "version", "model", "sources") and value is not None}
+    pod.board.engine = {**pod.board.engine, "kind": facts.engine, "version": facts.version, "model": facts.model,
+                        "limits": limits, "sources": shown["sources"]}
+    return facts
+
+
+def _profile(pod: Pod, facts: EngineFacts) -> tuple[Profile, str]:
+    """Take the profile that was asked for; one that can't be used costs a notice, and the choice by SM counts."""
+    wanted = pod.settings.profile
+    if wanted != "auto":
+        try:
+            return load_profile(wanted), "by WARMUP_PROFILE"
+        except ProfileError as error:
+            notice = f"WARMUP_PROFILE={wanted} can't be used: {error}"
+            if notice not in pod.board.degraded:
+                pod.board.degraded = (*pod.board.degraded, notice)
+            pod.board.tell(f"{notice} The profile is chosen by SM version instead.", "error")
+    choice = choose_profile(pod.sm_version, facts)
+    return choice.profile, choice.sentence.rstrip(".")
+
+
+async def _count_kernels_of_the_start(pod: Pod) -> None:
+    """Count what the engine compiled before it answered: what is there now less what was laid down."""
+    if not pod.live_cache or pod.restored is None or pod.restored.outcome == "kept":
+        return
+    stored = families.stored_families()
+    trees = await asyncio.to_thread(scan.scan_live_cache, pod.live_cache, stored)
+    restored = pod.restored.families
+    found = {family.name: scan.count_kernels(family, trees.get(family.name, {})) for family in stored}
+    pod.count_kernels("before_ready", {
+        name: count - (restored[name].kernels if name in restored else 0) for name, count in found.items()})
+
+
+def _show(pod: Pod, progress: WarmProgress) -> None:
+    pod.board.warmup = progress.to_json()
+    pod.show_kernels()
+
+
+def _note(pod: Pod, result: WarmResult) -> None:
+    pod.killers |= frozenset(result.killers)
+    pod.board.warmup = result.to_json()
+    pod.count_kernels("before_ready", result.kernels)
+    pod.metrics.observe_warmup(result.to_json())
+    pod.metrics.count_requests("ok", result.requests)
+    pod.board.tell(f"Warm-up: {result.outcome}. {result.sentence}", "info" if result.outcome == "converged" else "warning")

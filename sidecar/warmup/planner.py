@@ -1,0 +1,191 @@
+"""What a profile becomes on a given engine: bursts within its limits, and a list of what was clipped and why.
+
+Pure: sends nothing, waits for nothing, and makes no prompts.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sidecar.engines.protocol import EngineFacts
+from sidecar.warmup.bursts import Ask, Burst, single
+from sidecar.warmup.expansion import StepPlanner
+from sidecar.warmup.passages import PASSAGES
+from sidecar.warmup.profiles import Assume, Profile, Span
+from sidecar.warmup.sizes import Limits, missing_classes, resolve
+
+#: Share of the KV cache that warm-up may fill: beyond it the engine preempts, and concurrency is not what was
+#: asked.
+KV_SHARE = 0.9
+CALIBRATION = "calibration"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step as it will be sent: its bursts, small before large."""
+
+    name: str
+    kind: str
+    bursts: tuple[Burst, ...]
+
+    @property
+    def requests(self) -> int:
+        """Count the requests of one round."""
+        return sum(burst.requests for burst in self.bursts)
+
+    @property
+    def tokens(self) -> int:
+        """Count the tokens of one round, prompts and outputs."""
+        return sum(burst.tokens for burst in self.bursts)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A profile fitted to an engine.
+
+    `clipped` and `dropped` say in sentences what the engine's limits changed, `warnings` what the profile
+    lacks, `assumed` which limits the engine didn't tell.
+    """
+
+    profile: Profile
+    limits: Limits
+    steps: tuple[PlannedStep, ...]
+    clipped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Give everything worth telling about the plan, a sentence each."""
+        return self.assumed + self.dropped + self.clipped + self.warnings
+
+    @property
+    def requests(self) -> int:
+        """Count the requests of one round."""
+        return sum(step.requests for step in self.steps)
+
+    @property
+    def tokens(self) -> int:
+        """Count the tokens of one round, prompts and outputs."""
+        return sum(step.tokens for step in self.steps)
+
+
+def make_plan(profile: Profile, facts: EngineFacts) -> Plan:
+    """Fit a profile to what the engine says of itself."""
+    limits, assumed = limits_of(facts, profile.assume)
+    planner = StepPlanner(limits, facts, KV_SHARE)
+    steps = [_calibration(limits)] if facts.calculate_kv_scales else []
+    for step in profile.steps:
+        bursts = sorted(planner.bursts_of(step), key=lambda burst: burst.tokens)
+        if bursts:
+            steps.append(PlannedStep(step.title, step.kind, tuple(bursts)))
+    return Plan(
+        profile,
+        limits,
+        tuple(steps),
+        tuple(planner.clipped),
+        tuple(planner.dropped),
+        _class_warnings(steps),
+        assumed,
+    )
+
+
+def profile_warnings(profile: Profile) -> tuple[str, ...]:
+    """Say what a profile lacks on any engine: integer classes that no batch or length falls into."""
+    return make_plan(profile, EngineFacts(engine="", version=None, model="")).warnings
+
+
+def limits_of(facts: EngineFacts, assume: Assume) -> tuple[Limits, tuple[str, ...]]:
+    """Give the engine's limits, completed by the profile's assumptions, a sentence for each of these."""
+    assumed: list[str] = []
+
+    def known(name: str, value: int | None, otherwise: int) -> int:
+        if value is not None and value > 0:
+            return value
+        assumed.append(f"The engine doesn't tell {name}; {otherwise} is assumed, as the profile says.")
+        return otherwise
+
+    kv_tokens = facts.kv_blocks * facts.block_size if facts.kv_blocks and facts.block_size else None
+    max_model_len = known("max_model_len", facts.max_model_len, assume.max_model_len)
+    limits = Limits(
+        max_model_len=max_model_len,
+        max_num_batched_tokens=known(
+            "max_num_batched_tokens", facts.max_num_batched_tokens, assume.max_num_batched_tokens
+        ),
+        max_num_seqs=known("max_num_seqs", facts.max_num_seqs, assume.max_num_seqs),
+        vocab_size=known("vocab_size", facts.vocab_size, assume.vocab_size),
+        kv_tokens=kv_tokens,
+    )
+    return limits, tuple(assumed)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawLimits:
+    """What draws stay below, since an engine died of it: tokens in a burst, in a prompt, requests."""
+
+    tokens: float = math.inf
+    prompt: float = math.inf
+    concurrency: float = math.inf
+
+
+NO_LIMITS = DrawLimits()
+
+
+def draw_burst(plan: Plan, rng: random.Random, number: int, below: DrawLimits = NO_LIMITS) -> Burst:
+    """Draw one burst from the traffic mix: how many requests at once, and the lengths of each."""
+    mix, limits = plan.profile.mix, plan.limits
+    count = min(_drawn(mix.concurrency, limits, rng), limits.max_num_seqs)
+    count = int(max(1, min(count, below.concurrency - 1)))
+    room = min(below.tokens - 1, math.inf if limits.kv_tokens is None else limits.kv_tokens * KV_SHARE)
+    asks: list[Ask] = []
+    for _ in range(count):
+        output = min(_drawn(mix.output_tokens, limits, rng), max(1, limits.max_model_len // 2))
+        prompt = min(_drawn(mix.prompt_tokens, limits, rng), max(1, limits.max_model_len - output))
+        prompt = int(max(1, min(prompt, below.prompt - 1)))
+        if prompt + output > room:
+            if asks:
+                break
+            output = 1
+            prompt = max(1, min(prompt, int(room) - output))
+        room -= prompt + output
+        asks.append(Ask(1, prompt, output, temperature=1.0 if rng.random() < mix.sampled else 0.0))
+    return single(f"draw {number}", *asks)
+
+
+def _drawn(span: Span, limits: Limits, rng: random.Random) -> int:
+    low, high = sorted((resolve(span.start, limits), resolve(span.to, limits)))
+    return min(high, max(low, round(math.exp(rng.uniform(math.log(low), math.log(high))))))
+
+
+def _calibration(limits: Limits) -> PlannedStep:
+    """Plan natural text as the first traffic: this engine fixes its KV scales from what it sees first."""
+    output = min(16, max(1, limits.max_model_len // 4))
+    bursts = [
+        single(f"text {index}", Ask(1, 64, output, temperature=1.0, text=text))
+        for index, text in enumerate(PASSAGES, start=1)
+    ]
+    return PlannedStep(CALIBRATION, "text", tuple(bursts))
+
+
+def _class_warnings(steps: Iterable[PlannedStep]) -> tuple[str, ...]:
+    """Check that batches and lengths cover the three classes on which compilers specialise integers."""
+    by_kind = {
+        kind: [burst for step in steps if step.kind == kind for burst in step.bursts]
+        for kind in ("prefill", "decode")
+    }
+    batches = {burst.concurrency for burst in by_kind["decode"]}
+    lengths = {burst.longest_prompt for burst in by_kind["prefill"] if burst.concurrency == 1}
+    found = []
+    for name, values in (("decode batch sizes", batches), ("prefill lengths of single requests", lengths)):
+        missing = missing_classes(values)
+        if missing:
+            found.append(
+                f"The {name} never fall into the class{'es' if len(missing) > 1 else ''} "
+                f"{', '.join(missing)}; "
+                "kernels specialised on those are left to live traffic."
+            )
+    return tuple(found)

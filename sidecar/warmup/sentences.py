@@ -1,0 +1,122 @@
+"""How a warm-up is told to people: one or two sentences for each way in which it can end.
+
+Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def rule_of_three(draws: int) -> float:
+    """Bound the share of traffic that may still compile after so many clean draws, at 95 % confidence.
+
+    The rule of three: an event not seen in n independent draws has a probability of at most about 3/n.
+    """
+    return min(1.0, 3 / draws) if draws > 0 else 1.0
+
+
+def work_done(rounds: int, requests: int, seconds: float, kernels: Mapping[str, int]) -> str:
+    """Say what was sent and what it compiled."""
+    total = sum(kernels.values())
+    families = ", ".join(f"{count} {family}" for family, count in sorted(kernels.items()))
+    compiled = f"compiled {total} kernel{_s(total)} ({families})" if total else "compiled nothing"
+    return f"{requests} requests in {seconds:.1f} s and {rounds} round{_s(rounds)} {compiled}"
+
+
+def converged(done: str, draws: int, unsupported: Sequence[str], empty: bool) -> str:
+    """Say that nothing is left to compile as far as traffic can tell, and how far that is."""
+    if empty:
+        proof = (
+            "latency is flat, but the live cache is empty: this engine compiles nothing, or it keeps its "
+            "kernels "
+            "elsewhere and compiling could not be seen"
+        )
+    elif draws:
+        share = rule_of_three(draws) * 100
+        proof = (
+            f"the last round and {draws} random draws compiled nothing: at most {share:.2g} % of the traffic "
+            "mix "
+            "may still compile (95 % confidence)"
+        )
+    else:
+        proof = (
+            "the last round compiled nothing; no random draws were made, so nothing is known beyond the steps"
+        )
+    skipped = f" The engine does not support: {', '.join(unsupported)}." if unsupported else ""
+    return f"Warm: {done}; {proof}.{skipped}"
+
+
+def exhausted_by_budget(done: str, budget_s: float, open_point: str) -> str:
+    """Say that time ran out, and what was not yet proven."""
+    return (
+        f"The warm-up budget of {budget_s:g} s ended: {done}. {open_point} Raise WARMUP_WARM_BUDGET_S, or "
+        "start from "
+        "a store, so that the next pod finds these kernels."
+    )
+
+
+def exhausted_by_rounds(done: str, open_point: str) -> str:
+    """Say that the rounds ran out, and what was not yet proven."""
+    return f"Warm-up gave up: {done}. {open_point} Raise converge.max_rounds or the tolerance in the profile."
+
+
+def blind(done: str, why: str) -> str:
+    """Say that nothing is proven, because compiling could not be seen."""
+    return (
+        f"Warm-up can't be proven: {why}. {done}, and latency is flat. Let engine and sidecar mount the live "
+        "cache "
+        "at the same path, readable for the sidecar's user or group."
+    )
+
+
+def killers_left_out(done: str, killers: Sequence[str]) -> str:
+    """Say which traffic is not covered because an engine died of it."""
+    return (
+        "Warm but for traffic of which the engine died before, and which was left out: "
+        f"{', '.join(killers)}. {done}. "
+        "Find out why the engine dies of it (out of memory is usual), or remove it from the profile."
+    )
+
+
+def broken(first: str, count: int) -> str:
+    """Say that the engine answers real requests with errors."""
+    more = f", and {count - 1} more" if count > 1 else ""
+    return f"The engine fails on real requests: {first}{more}. See its log; it is not fit for such traffic."
+
+
+def all_unsupported(first: str) -> str:
+    """Say that no request at all was accepted."""
+    return (
+        f"The engine refuses every kind of request that the profile sends: {first}. Check WARMUP_MODEL, the "
+        "engine's "
+        "task and role (prefill-only or decode-only engines need traffic of their own), or set another "
+        "profile."
+    )
+
+
+def unauthorized(detail: str) -> str:
+    """Say that the API key is missing or wrong."""
+    return (
+        f"The engine refuses the API key: {detail}. Put its key into the file that WARMUP_API_KEY_FILE names."
+    )
+
+
+def timed_out(where: str, detail: str) -> str:
+    """Say that a request hung."""
+    return (
+        f"{where}: {detail}; nothing more is sent. If kernels compile that long here, raise "
+        "WARMUP_REQUEST_TIMEOUT_S; "
+        "otherwise the engine hangs, see its log."
+    )
+
+
+def engine_gone(where: str, detail: str, blamed: bool) -> str:
+    """Say that the engine died, and of what as far as is known."""
+    if blamed:
+        return f"The engine died during {where}: {detail}. This and what is larger is left out now."
+    return f"The engine was gone before {where} could be sent: {detail}."
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

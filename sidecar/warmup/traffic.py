@@ -1,0 +1,128 @@
+"""Sends one burst with exactly the concurrency it asks for and returns every answer.
+
+Retries nothing and judges nothing; what errors mean is decided in `attempts.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sidecar.engines.protocol import Completion, CompletionRequest, Engine
+from sidecar.errors import EngineAsleep
+from sidecar.warmup.bursts import Burst
+from sidecar.warmup.prompts import PromptSource
+
+#: A client that overlooks its own deadline is cut off this much later, in seconds.
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What came back from a burst. `overlapped`: later phases met running requests of the first."""
+
+    completions: tuple[Completion, ...]
+    seconds: float
+    overlapped: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """Count prompt and output tokens as the engine counted them."""
+        return sum(each.prompt_tokens + each.tokens for each in self.completions)
+
+    @property
+    def slowest_s(self) -> float | None:
+        """Give the slowest time to first token in seconds; to the whole answer where it isn't streamed."""
+        waits = [each.total_s if each.ttft_s is None else each.ttft_s for each in self.completions if each.ok]
+        return max(waits, default=None)
+
+
+class Traffic:
+    """Sends bursts to one engine. `asleep` is asked before every phase; `clock` gives monotonic seconds."""
+
+    def __init__(
+        self, engine: Engine, prompts: PromptSource, clock: Callable[[], float], asleep: Callable[[], bool]
+    ) -> None:
+        self._engine = engine
+        self._prompts = prompts
+        self._clock = clock
+        self._asleep = asleep
+        self._until = math.inf
+
+    async def send(self, burst: Burst, timeout_s: float, until: float = math.inf) -> Sent:
+        """Send all phases of a burst; each request has `timeout_s` seconds, and none lasts beyond `until`.
+
+        All requests of a phase start at once. When this is cancelled, all of them are. Raises EngineAsleep.
+        """
+        started = self._clock()
+        self._until = until
+        phases = self._prompts.requests(burst, timeout_s)
+        if burst.then == "after_first_token" and len(phases) > 1:
+            completions, overlapped = await self._overlapping(phases)
+        else:
+            completions, overlapped = await self._one_after_another(phases), True
+        return Sent(tuple(completions), self._clock() - started, overlapped)
+
+    async def _one_after_another(self, phases: Sequence[Sequence[CompletionRequest]]) -> list[Completion]:
+        found: list[Completion] = []
+        for phase in phases:
+            self._awake()
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._complete(request)) for request in phase]
+            found += [task.result() for task in tasks]
+            if not all(each.ok for each in found):
+                break
+        return found
+
+    async def _overlapping(
+        self, phases: Sequence[Sequence[CompletionRequest]]
+    ) -> tuple[list[Completion], bool]:
+        """Start the first phase; once each of its requests has shown a token, or ended, start the others."""
+        self._awake()
+        async with asyncio.TaskGroup() as group:
+            shown = [asyncio.Event() for _ in phases[0]]
+            first = [
+                group.create_task(self._complete(request, event))
+                for request, event in zip(phases[0], shown, strict=True)
+            ]
+            for event in shown:
+                await event.wait()
+            overlapped = any(not task.done() for task in first)
+            failed = any(task.done() and not task.result().ok for task in first)
+            later: list[asyncio.Task[Completion]] = []
+            if not failed and not self._asleep():
+                later = [
+                    group.create_task(self._complete(request)) for phase in phases[1:] for request in phase
+                ]
+        return [task.result() for task in [*first, *later]], overlapped
+
+    async def _complete(self, request: CompletionRequest, shown: asyncio.Event | None = None) -> Completion:
+        """Send one request; `shown` is set at its first token, and at its end whatever that was."""
+        started = self._clock()
+        request = dataclasses.replace(
+            request,
+            deadline_s=max(0.001, min(request.deadline_s, self._until - started)),
+            on_first_token=None if shown is None else shown.set,
+        )
+        try:
+            async with asyncio.timeout(request.deadline_s + GRACE_S):
+                return await self._engine.complete(request)
+        except TimeoutError:
+            return Completion(
+                ok=False,
+                status=None,
+                ttft_s=None,
+                total_s=self._clock() - started,
+                error_kind="timed_out",
+                error=f"no complete answer within {request.deadline_s:g} s",
+            )
+        finally:
+            if shown is not None:
+                shown.set()
+
+    def _awake(self) -> None:
+        if self._asleep():
+            raise EngineAsleep("The engine is asleep; nothing is sent to it until it wakes.")

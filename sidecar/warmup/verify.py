@@ -1,0 +1,169 @@
+"""Checks that output is not degenerate: natural text, sampled with fixed seeds, alone and together.
+
+Compares with no stored answers, and decides nothing about what follows from a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sidecar.engines.protocol import Completion, CompletionRequest, Engine, EngineFacts
+from sidecar.warmup.degenerate import same_everywhere, what_is_wrong
+from sidecar.warmup.passages import PASSAGES, QUESTIONS, SHARED
+from sidecar.warmup.results import Check, VerifyOutcome, VerifyResult
+
+#: Long enough to see a loop, short enough to take well under a second on a GPU. Tokens.
+TOKENS = 32
+CANARY_TOKENS = 12
+#: Tokens of the longest prompt (shared text and question), generously; shorter models get the passages'
+#: beginnings.
+LONGEST_PROMPT = 400
+#: An answer that looks degenerate is asked for again with another seed: dots and dashes do occur in good
+#: text.
+SECOND_SEED = 1000
+_GONE = ("refused", "reset")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    name: str
+    request: CompletionRequest
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the requests of a check have in common."""
+
+    max_model_len: int | None
+    tokens: int
+    deadline_s: float
+    salt: str
+    fields: Mapping[str, object]
+
+    def request(self, text: str, seed: int) -> CompletionRequest:
+        tokens = self.tokens
+        if self.max_model_len is not None:
+            tokens = max(1, min(tokens, self.max_model_len // 4))
+            if self.max_model_len < LONGEST_PROMPT + tokens:
+                # Two tokens for each character are more than any byte-level vocabulary makes of English.
+                text = text[: max(1, (self.max_model_len - tokens) // 2)]
+        return CompletionRequest(
+            prompt=text,
+            max_tokens=tokens,
+            temperature=1.0,
+            extra={"seed": seed, "ignore_eos": True, "return_token_ids": True, **self.fields},
+            cache_salt=self.salt or None,
+            deadline_s=self.deadline_s,
+        )
+
+
+async def verify(
+    engine: Engine, facts: EngineFacts, deadline_s: float = 120.0, salt: str = ""
+) -> VerifyResult:
+    """Sample continuations of natural text, one at a time and then together with a shared prefix.
+
+    Not greedy: models with random weights repeat themselves then. The shared prefix is there because damaged
+    FP8 KV caches show with concurrent requests that hit the prefix cache. `deadline_s` is for each request.
+    `salt`, when it differs between checks, makes each start with an empty prefix cache.
+    """
+    shape = _Shape(facts.max_model_len, TOKENS, deadline_s, salt, {"logprobs": 1})
+    alone = [("alone", shape.request(text, seed)) for seed, text in enumerate(PASSAGES[:2], start=11)]
+    together = [
+        ("together", shape.request(SHARED + text, seed)) for seed, text in enumerate(QUESTIONS, start=21)
+    ]
+    # One request fills the prefix cache, so that all of those that follow together hit it.
+    return await _check(engine, [[alone[0]], [alone[1]], [("shared prefix", together[0][1])], together])
+
+
+async def canary(engine: Engine, facts: EngineFacts, deadline_s: float = 30.0) -> VerifyResult:
+    """Send one short request and check that it is answered with something that is not degenerate."""
+    # No log-probabilities: where nothing has asked for them yet, the first request compiles for seconds.
+    shape = _Shape(facts.max_model_len, CANARY_TOKENS, deadline_s, "", {})
+    return await _check(engine, [[("canary", shape.request(PASSAGES[0], 31))]])
+
+
+async def _check(engine: Engine, groups: Sequence[Sequence[tuple[str, CompletionRequest]]]) -> VerifyResult:
+    """Ask group after group, the requests of a group together, and judge all answers."""
+    asked: list[_Asked] = []
+    checks: list[Check] = []
+    for group in groups:
+        answers = await _ask_together(engine, group)
+        asked += answers
+        if _any_error(answers):
+            return _failed(asked)
+        wrong = [what_is_wrong(each.completion) for each in answers]
+        if any(wrong):
+            again = await _ask_together(engine, [(each.name, _reseeded(each.request)) for each in answers])
+            if _any_error(again):
+                return _failed([*asked, *again])
+            if not any(what_is_wrong(each.completion) for each in again):
+                wrong = [""] * len(answers)
+        checks += [
+            Check(each.name, not what, what, each.completion.total_s)
+            for each, what in zip(answers, wrong, strict=True)
+        ]
+    checks += _alike(asked)
+    return _told(checks)
+
+
+async def _ask_together(engine: Engine, group: Sequence[tuple[str, CompletionRequest]]) -> list[_Asked]:
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(_ask(engine, name, request)) for name, request in group]
+    return [task.result() for task in running]
+
+
+async def _ask(engine: Engine, name: str, request: CompletionRequest) -> _Asked:
+    """Ask for one answer; fields that this engine doesn't know are left out in a second try."""
+    completion = await engine.complete(request)
+    if completion.error_kind == "unsupported":
+        request = replace(request, extra={"seed": request.extra["seed"]}, cache_salt=None)
+        completion = await engine.complete(request)
+    return _Asked(name, request, completion)
+
+
+def _reseeded(request: CompletionRequest) -> CompletionRequest:
+    seed = request.extra.get("seed")
+    return replace(
+        request, extra={**request.extra, "seed": SECOND_SEED + (seed if isinstance(seed, int) else 0)}
+    )
+
+
+def _any_error(asked: Iterable[_Asked]) -> bool:
+    return any(not each.completion.ok for each in asked)
+
+
+def _alike(asked: Sequence[_Asked]) -> list[Check]:
+    found = []
+    for name in ("alone", "together"):
+        alike = same_everywhere([each.completion.text for each in asked if each.name == name])
+        if alike:
+            found.append(Check(f"{name}, compared", False, alike))
+    return found
+
+
+def _told(checks: Sequence[Check]) -> VerifyResult:
+    bad = [check for check in checks if not check.passed]
+    if bad:
+        more = f", and {len(bad) - 1} more of {len(checks)} checks" if len(bad) > 1 else ""
+        return VerifyResult(
+            "degenerate", f"The output is degenerate ({bad[0].name}: {bad[0].detail}{more}).", tuple(checks)
+        )
+    count = f"{len(checks)} sampled answers are" if len(checks) > 1 else "The answer is"
+    return VerifyResult("passed", f"{count} not degenerate.", tuple(checks))
+
+
+def _failed(asked: Iterable[_Asked]) -> VerifyResult:
+    everything = list(asked)
+    bad = next(each for each in everything if not each.completion.ok)
+    outcome: VerifyOutcome = "engine_gone" if bad.completion.error_kind in _GONE else "failed"
+    checks = tuple(
+        Check(each.name, each.completion.ok, each.completion.error or "", each.completion.total_s)
+        for each in everything
+    )
+    what = "The engine was gone" if outcome == "engine_gone" else "The engine does not answer"
+    return VerifyResult(
+        outcome, f"{what} when its output was checked ({bad.name}: {bad.completion.error}).", checks
+    )

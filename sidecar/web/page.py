@@ -1,0 +1,338 @@
+"""The status page: one HTML document from the JSON of `/status`, without scripts and without anything from
+elsewhere.
+
+The head of the page lives here (verdict, why, what to do, tiles, timeline); the cards below it in
+`panels.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sidecar.web import figures, journey, panels, parts, warmup_panels, words
+from sidecar.web.markup import Element, element, raw, together
+from sidecar.web.style import STYLE
+
+_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+#: No script may run, whatever an engine manages to put into its strings; the one style sheet is known by its
+#: digest.
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: Seconds between two reloads: while something happens, and while all is quiet.
+BUSY_S, QUIET_S = 3, 15
+
+#: Phase → headline of a pod that is not ready, tone, and what an on-call engineer should do.
+VERDICTS: Mapping[str, tuple[str, str, str]] = {
+    "starting": ("Starting", "work", "Nothing: this takes about a second."),
+    "awaiting_launcher": (
+        "Not ready: waiting for the engine's container",
+        "work",
+        "Nothing, while images are pulled. If it lasts: `kubectl describe pod` shows what the engine's "
+        "container waits for.",
+    ),
+    "restoring": (
+        "Not ready: restoring kernel caches",
+        "work",
+        "Nothing: restore has a hard cap (WARMUP_RESTORE_TIMEOUT_S), then the engine starts without it.",
+    ),
+    "awaiting_engine": (
+        "Not ready: waiting for the engine",
+        "work",
+        "Nothing, while it loads weights and captures graphs, which takes minutes. If it lasts: read the "
+        "engine container's log.",
+    ),
+    "warming": (
+        "Not ready: warming up",
+        "work",
+        "Nothing: warm-up ends when nothing is left to compile, at the latest after "
+        "WARMUP_WARM_BUDGET_S; then "
+        "WARMUP_ON_UNWARMED decides.",
+    ),
+    "verifying": ("Not ready: checking the output", "work", "Nothing: this takes seconds."),
+    "suspended": (
+        "Traffic is withheld",
+        "bad",
+        "What the sentence above says. Traffic comes back by itself once the engine was warmed and "
+        "checked again; the last events "
+        "and the engine container's log say more.",
+    ),
+    "draining": ("Draining", "calm", "Nothing: no new traffic comes, and this pod is on its way out."),
+    "stopped": ("Stopped", "calm", "Nothing: the sidecar has ended."),
+}
+
+
+def pace(status: Mapping[str, Any]) -> int:
+    """Give the seconds after which the page reloads itself when nobody asked for another pace."""
+    return QUIET_S if status.get("ready") else BUSY_S
+
+
+def render(status: Mapping[str, Any], *, now: float, refresh: int) -> str:
+    """Give the whole document. `status` as `/status` gives it, `now` in seconds since the epoch,
+    `refresh` in seconds (0: never).
+    """
+    headline, tone, advice = _verdict(status)
+    engine = parts.section(status, "engine")
+    title = f"{headline} · {engine['model']}" if engine.get("model") else headline
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", http_equiv="refresh", content=refresh) if refresh else None,
+        element("title", title),
+        _icon(tone),
+        element("style", raw(STYLE)),
+    )
+    body = element(
+        "body",
+        element("a", "Skip to the verdict", href="#verdict", class_="skip"),
+        _header(status, now, refresh),
+        element(
+            "main",
+            _hero(status, headline, tone, advice, now),
+            panels.notices(parts.listed(status, "degraded")),
+            _tiles(status),
+            element(
+                "div",
+                element(
+                    "div",
+                    _timeline(status),
+                    warmup_panels.warmup(status),
+                    warmup_panels.kernels(status),
+                    panels.events(status),
+                    class_="stack",
+                ),
+                element(
+                    "div",
+                    panels.restore(status),
+                    panels.engine(status),
+                    panels.gpu(status),
+                    panels.golden(status),
+                    panels.publish(status),
+                    class_="stack",
+                ),
+                class_="cols",
+            ),
+        ),
+        _footer(status),
+    )
+    return "<!doctype html>\n" + element("html", head, body, lang="en")
+
+
+def _verdict(status: Mapping[str, Any]) -> tuple[str, str, str]:
+    if not status.get("ready"):
+        return VERDICTS.get(
+            str(status.get("phase")), ("Not ready", "calm", "Nothing is known about this phase.")
+        )
+    _, late = warmup_panels.kernel_sums(status)
+    if late:
+        return (
+            "Ready, but compiling under traffic",
+            "care",
+            f"Nothing at once. Kernels compiled after ready: {late}, each a stall for somebody's request. "
+            "The next start has them "
+            "from the store once they are published; if it goes on, add the shapes of your traffic to "
+            "the warm-up profile.",
+        )
+    if status.get("flagged"):
+        return (
+            "Ready, without proof",
+            "care",
+            "Serving by policy. See the warm-up and the output check below; `warmup-sidecar rewarm` "
+            "tries both again.",
+        )
+    return "Ready", "good", "Nothing: the engine is warm, its output was checked, and traffic may come."
+
+
+def _icon(tone: str) -> Element:
+    colour = {"good": "1d9a58", "work": "2f6fe0", "care": "d98a1e", "bad": "d1434a"}.get(tone, "6b7484")
+    picture = (
+        "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+        f"%3Ccircle cx='8' cy='8' r='7' fill='%23{colour}'/%3E%3C/svg%3E"
+    )
+    return element("link", rel="icon", href="data:image/svg+xml," + picture)
+
+
+def _header(status: Mapping[str, Any], now: float, refresh: int) -> Element:
+    engine = parts.section(status, "engine")
+    names = [words.plain(engine.get("kind", "")), str(engine.get("version") or "")]
+    who = together(
+        element("strong", engine.get("model") or "warmup-sidecar"),
+        " ",
+        " ".join(name for name in names if name),
+    )
+    again = (
+        together(
+            f"as of {words.moment(now)} UTC, reloads every {refresh} s · ",
+            element("a", "stop that", href="?refresh=0"),
+        )
+        if refresh
+        else together(
+            f"as of {words.moment(now)} UTC, does not reload · ", element("a", "reload itself", href="/")
+        )
+    )
+    return element("header", element("span", who), element("span", again))
+
+
+def _hero(status: Mapping[str, Any], headline: str, tone: str, advice: str, now: float) -> Element:
+    since = words.number(status.get("since"))
+    held = (
+        f"{words.plain(status.get('phase', ''))} for {words.seconds(max(now - since, 0))}, since "
+        f"{words.moment(since)} UTC"
+        if since
+        else None
+    )
+    return element(
+        "section",
+        element("h1", headline, id="title"),
+        element("p", status.get("reason") or "No reason was given.", class_="why"),
+        _progress(status),
+        element("p", element("b", "What to do: "), advice, class_="next"),
+        element("p", "Phase ", held, class_="since") if held else None,
+        class_=f"hero {tone}",
+        id="verdict",
+        role="status",
+        aria_labelledby="title",
+    )
+
+
+def _progress(status: Mapping[str, Any]) -> Element | None:
+    if status.get("phase") == "restoring":
+        restore = parts.section(status, "restore")
+        done, whole = words.number(restore.get("bytes_done")), words.number(restore.get("bytes"))
+        if done is None or not whole:
+            return None
+        label = f"{words.size(done)} of {words.size(whole)} restored"
+    elif status.get("phase") == "warming":
+        steps = warmup_panels.steps_of(status)
+        done, whole = (
+            float(sum(1 for step in steps if step.get("state") not in ("pending", "running"))),
+            float(len(steps)),
+        )
+        if not whole:
+            return None
+        current = parts.section(status, "warmup").get("round")
+        label = f"{done:.0f} of {whole:.0f} steps" + (f" in round {current}" if current else "")
+    else:
+        return None
+    return element(
+        "div",
+        figures.meter(done / whole, label),
+        element("p", element("span", label), class_="small"),
+        class_="meter",
+    )
+
+
+def _tiles(status: Mapping[str, Any]) -> Element:
+    way = journey.latest(parts.mappings(status, "timeline"))
+    restore, engine = parts.section(status, "restore"), parts.section(status, "engine")
+    before, after = warmup_panels.kernel_sums(status)
+    outcome = str(restore.get("outcome", "pending"))
+    laid = (
+        f"{words.count(restore.get('files'))} files, {words.size(restore.get('bytes'))}"
+        if restore.get("files")
+        else "nothing laid down"
+    )
+    usage = words.number(engine.get("kv_cache_usage"))
+    absent = "the engine does not show it" if engine.get("state") == "up" else "no engine answers"
+    queue = (
+        absent
+        if usage is None
+        else f"{words.count(engine.get('running'))} running, {words.count(engine.get('waiting'))} waiting"
+    )
+    return element(
+        "dl",
+        _tile(way.title, words.seconds(way.seconds), way.said, "calm"),
+        _tile("Restore", words.plain(outcome), laid, words.tone(outcome)),
+        _tile(
+            "Kernels before ready",
+            words.count(before),
+            "no request waited for these" if before else "nothing was compiled",
+            "calm",
+        ),
+        _tile(
+            "Kernels after ready",
+            words.count(after),
+            "each one stalls a request"
+            if after
+            else "as it should be"
+            if status.get("ready")
+            else "not ready yet",
+            "bad" if after else "good" if status.get("ready") else "calm",
+        ),
+        _tile(
+            "KV cache in use",
+            words.percent(usage),
+            queue,
+            "care" if usage is not None and usage > 0.9 else "calm",
+        ),
+        class_="tiles",
+        aria_label="At a glance",
+    )
+
+
+def _tile(name: str, value: str, more: str, tone: str) -> Element:
+    return element(
+        "div",
+        element("dt", name),
+        element("dd", value, class_="big"),
+        element("dd", more, class_="more"),
+        class_=tone,
+    )
+
+
+def _timeline(status: Mapping[str, Any]) -> Element:
+    way = journey.latest(parts.mappings(status, "timeline"))
+    shares = [
+        (f"p-{journey.known(s.phase)}", s.seconds, f"{words.plain(s.phase)}: {words.seconds(s.seconds)}")
+        for s in way.stays
+    ]
+    rows = []
+    for stay in [*way.stays, *way.after]:
+        now = not stay.ended
+        rows.append(
+            element(
+                "li",
+                figures.swatch(f"p-{journey.known(stay.phase)}"),
+                element(
+                    "span",
+                    words.plain(stay.phase),
+                    element("span", " (now)", class_="soft") if now else None,
+                    class_="name now" if now else "name",
+                ),
+                element("span", words.seconds(stay.seconds), class_="n"),
+                element("time", words.moment(stay.since), class_="n soft small"),
+            )
+        )
+    spoken = "Time spent per phase: " + ", ".join(title for _, _, title in shares)
+    return parts.card(
+        "Timeline",
+        "timeline",
+        figures.stacked(shares, spoken) if shares else None,
+        element("ol", rows, class_="legend"),
+        panels.earlier(way.earlier),
+        tag=element("span", way.said, class_="soft small"),
+    )
+
+
+def _footer(status: Mapping[str, Any]) -> Element:
+    links = [
+        element("a", path, href=path)
+        for path in ("/status", "/metrics", "/readyz?verbose", "/startupz", "/livez")
+    ]
+    startup = parts.section(status, "startup")
+    return element(
+        "footer",
+        element("span", f"warmup-sidecar {status.get('version', '')}, mode {status.get('mode', '')}"),
+        *links,
+        element(
+            "span",
+            "Engine's container may start: ",
+            "yes" if startup.get("open") else "not yet",
+            f" ({startup.get('sentence', '')})",
+        ),
+    )

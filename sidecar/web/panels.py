@@ -1,0 +1,266 @@
+"""The cards of the status page, one function each: restore, engine, output, publish, GPU, events.
+
+Each reads its section of `/status` and copes with whatever is missing or odd in it. The cards about compiling
+are in
+`warmup_panels.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sidecar.web import parts, words
+from sidecar.web.journey import Stay
+from sidecar.web.markup import Element, element
+
+#: Events on the page; `/status` has more, the log all of them.
+EVENTS_SHOWN = 30
+_MARKS = {"error": "✕", "warning": "!"}
+
+
+def notices(degraded: Sequence[object]) -> Element | None:
+    """Show what is switched off and why."""
+    if not degraded:
+        return None
+    return element(
+        "section",
+        element("h2", "Degraded", id="degraded-title"),
+        element("ul", [element("li", notice) for notice in degraded]),
+        class_="notices",
+        aria_labelledby="degraded-title",
+    )
+
+
+def restore(status: Mapping[str, Any]) -> Element:
+    """Show what was laid down before the engine started."""
+    found = parts.section(status, "restore")
+    took, size = words.number(found.get("seconds")), words.number(found.get("bytes"))
+    done = words.number(found.get("bytes_done")) or size
+    speed = f" ({words.size(done / took)}/s)" if done and took else ""
+    rejected = found.get("rejected") if isinstance(found.get("rejected"), Mapping) else {}
+    return parts.card(
+        "Restore",
+        "restore",
+        parts.said(found),
+        parts.facts(
+            [
+                ("Generation", parts.short(found.get("generation")), None),
+                ("Files", words.count(found.get("files")) if found.get("files") else None, None),
+                ("Size", words.size(size) if size else None, None),
+                ("Took", words.seconds(took) + speed if took is not None else None, None),
+                ("Exact key", parts.short(found.get("exact_key")), None),
+                ("Toolchain key", parts.short(found.get("toolchain_key")), None),
+                ("Differs in", parts.value(found.get("differs")), None),
+                *(
+                    (
+                        f"Refused: {words.plain(reason)}",
+                        element("span", words.count(n), " files", class_="alarm"),
+                        None,
+                    )
+                    for reason, n in (rejected or {}).items()
+                ),
+            ]
+        ),
+        _families(found.get("families")),
+        tag=parts.tag(found.get("outcome", "pending")),
+    )
+
+
+def _families(families: object) -> Element | None:
+    if not isinstance(families, Mapping) or not families:
+        return None
+    rows = [
+        element(
+            "tr",
+            element("th", name, scope="row"),
+            element("td", words.count(found.get("files")), class_="n"),
+            element("td", words.size(found.get("bytes")), class_="n"),
+        )
+        for name, found in families.items()
+        if isinstance(found, Mapping)
+    ]
+    return parts.table([("Family", ""), ("Files", "n"), ("Size", "n")], rows, "Restored files by family")
+
+
+def engine(status: Mapping[str, Any]) -> Element:
+    """Show what is known of the engine, each fact with where it came from."""
+    found = parts.section(status, "engine")
+    limits, sources = parts.section(found, "limits"), parts.section(found, "sources")
+    rows: list[tuple[str, object, object]] = [
+        ("Detail", found.get("detail"), None),
+        ("Address", found.get("url"), None),
+        (
+            "Kind",
+            " ".join(str(found[key]) for key in ("kind", "version") if found.get(key)),
+            sources.get("version"),
+        ),
+        ("Model", found.get("model"), sources.get("model")),
+        *(
+            (words.plain(name).capitalize().replace("Kv ", "KV "), parts.value(value), sources.get(name))
+            for name, value in limits.items()
+        ),
+        ("Answered after", words.seconds(found.get("healthy_after_s")), None),
+        ("Restarts", words.count(found.get("restarts")), None),
+        ("Last exit", _exit(found.get("last_exit")), None),
+        ("Attempt", element("code", found["attempt"]) if found.get("attempt") else None, None),
+    ]
+    usage = words.number(found.get("kv_cache_usage"))
+    gauge = None
+    if usage is not None:
+        gauge = parts.gauge("KV cache", usage, f"{words.percent(usage)}")
+    return parts.card(
+        "Engine", "engine", gauge, parts.facts(rows), tag=parts.tag(found.get("state", "unknown"))
+    )
+
+
+def _exit(found: object) -> object:
+    if not isinstance(found, Mapping):
+        return parts.value(found)
+    how = f"killed by signal {found['signal']}" if found.get("signal") else f"code {found.get('code')}"
+    rest = {
+        key: value for key, value in found.items() if key not in ("signal", "code", "seconds", "last_lines")
+    }
+    after = f" after {words.seconds(found['seconds'])}" if found.get("seconds") is not None else ""
+    return how + after + (f"; {parts.value(rest)}" if parts.value(rest) else "")
+
+
+def _check(check: object) -> object:
+    if not isinstance(check, Mapping) or "passed" not in check:
+        return parts.value(check)
+    mark = "\N{CHECK MARK}" if check["passed"] else "\N{MULTIPLICATION X}"
+    said = f"{mark} {words.plain(check.get('name', 'check'))}: "
+    said += str(check.get("detail") or ("passed" if check["passed"] else "failed"))
+    return element("span", said, class_=None if check["passed"] else "alarm")
+
+
+def golden(status: Mapping[str, Any]) -> Element:
+    """Show how the check of the output ended."""
+    found = parts.section(status, "golden")
+    checks = found.get("checks")
+    shown: list[object] = []
+    if isinstance(checks, Mapping):
+        shown = [f"{words.plain(name)}: {parts.value(value)}" for name, value in checks.items()]
+    elif isinstance(checks, list | tuple):
+        shown = [_check(check) for check in checks]
+    elif checks is not None:
+        shown = [f"{parts.value(checks)} checks"]
+    return parts.card(
+        "Output check",
+        "golden",
+        parts.said(found),
+        element("ul", [element("li", line) for line in shown], class_="small") if shown else None,
+        tag=parts.tag(found.get("outcome", "pending")),
+    )
+
+
+def publish(status: Mapping[str, Any]) -> Element:
+    """Show what this pod gave to the next one."""
+    found = parts.section(status, "publish")
+    return parts.card(
+        "Publish",
+        "publish",
+        parts.said(found),
+        parts.facts(
+            [
+                ("Generation", parts.short(found.get("generation")), None),
+                ("Parent", parts.short(found.get("parent")), None),
+                ("Files", words.count(found.get("files")), None),
+                ("New files", words.count(found.get("new_files")), None),
+                ("Packed", words.size(found.get("bytes")), None),
+                ("Took", words.seconds(found.get("seconds")), None),
+                ("Publishes", words.count(found.get("count")), None),
+            ]
+        ),
+        tag=parts.tag(found.get("outcome", "pending")),
+    )
+
+
+def gpu(status: Mapping[str, Any]) -> Element | None:
+    """Show each GPU, or why none is seen; nothing when NVML isn't used at all."""
+    found = parts.section(status, "gpu")
+    if not found:
+        return None
+    gpus = parts.mappings(found, "gpus")
+    if not gpus:
+        reason = found.get("unavailable") or "NVML lists no GPU."
+        return parts.card(
+            "GPU",
+            "gpu",
+            element("p", reason, class_="soft"),
+            tag=parts.tag("unavailable" if found.get("unavailable") else "none"),
+        )
+    return parts.card(
+        "GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs",
+        "gpu",
+        [_one_gpu(each) for each in gpus],
+        parts.facts([("Driver", found.get("driver"), None)]),
+    )
+
+
+def _one_gpu(found: Mapping[str, Any]) -> Element:
+    busy, used = words.number(found.get("utilization_ratio")), words.number(found.get("memory_used_bytes"))
+    whole = words.number(found.get("memory_size_bytes"))
+    watts, celsius = words.number(found.get("power_watts")), words.number(found.get("temperature_celsius"))
+    more = [
+        f"{watts:.0f} W" if watts is not None else "",
+        f"{celsius:.0f} °C" if celsius is not None else "",
+        found.get("sm") or "",
+    ]
+    return element(
+        "div",
+        element("h3", f"{found.get('index', '')}: {found.get('name') or 'GPU'}"),
+        parts.gauge("Busy", busy, words.percent(busy)) if busy is not None else None,
+        parts.gauge("Memory", used / whole, f"{words.size(used)} of {words.size(whole)}")
+        if used is not None and whole
+        else None,
+        element("p", " · ".join(str(part) for part in more if part), class_="soft small"),
+        title=found.get("uuid"),
+    )
+
+
+def events(status: Mapping[str, Any]) -> Element:
+    """Show the last events, newest first."""
+    found = parts.mappings(status, "events")[::-1][:EVENTS_SHOWN]
+    rows = []
+    for event in found:
+        level = event.get("level", "info")
+        mark = _MARKS.get(str(level), "·")
+        rows.append(
+            element(
+                "li",
+                element("time", words.moment(event.get("at"))),
+                element(
+                    "span",
+                    element("span", mark, aria_hidden="true"),
+                    element("span", level, class_="hidden"),
+                    class_="mark",
+                ),
+                element("span", event.get("text", ""), class_="said"),
+                class_=words.tone(level),
+            )
+        )
+    shown = element("ol", rows) if rows else element("p", "Nothing has happened yet.", class_="soft")
+    return parts.card(
+        "Events", "events", shown, tag=element("span", "newest first, UTC", class_="soft small")
+    )
+
+
+def earlier(stays: Sequence[Stay]) -> Element | None:
+    """Show the phases before the latest journey, folded away."""
+    if not stays:
+        return None
+    rows = [
+        element(
+            "tr",
+            element("td", words.moment(stay.since)),
+            element("th", words.plain(stay.phase), scope="row"),
+            element("td", words.seconds(stay.seconds), class_="n"),
+        )
+        for stay in reversed(stays)
+    ]
+    return element(
+        "details",
+        element("summary", f"{len(stays)} earlier phases"),
+        parts.table([("Since", ""), ("Phase", ""), ("Took", "n")], rows, "Earlier phases"),
+    )

@@ -1,0 +1,76 @@
+"""Install the distribution's packages that the tests need, where this is Debian or Ubuntu and we are root.
+
+Python packages belong to pyproject.toml, the engine to `engine.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.prepare.outcome import Outcome, failed, passed, skipped
+from tests.prepare.running import run
+
+STAGE = "packages"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package, why the tests need it, and how to see that it is there already."""
+
+    name: str
+    why: str
+    is_there: Callable[[], bool]
+
+
+def _on_path(*programs: str) -> Callable[[], bool]:
+    return lambda: any(shutil.which(program) for program in programs)
+
+
+PACKAGES = (
+    Package("g++", "torch compiles kernels with it while the engine runs", _on_path("g++")),
+    Package(
+        f"python{sys.version_info[0]}.{sys.version_info[1]}-dev",
+        "those kernels are compiled against Python.h",
+        lambda: Path(sysconfig.get_path("include"), "Python.h").is_file(),
+    ),
+    Package(
+        "zstd", "packs must be readable with standard tools, so a test reads one with them", _on_path("zstd")
+    ),
+    Package(
+        "chromium", "the status page is looked at in a real browser", _on_path("chromium", "chromium-browser")
+    ),
+)
+
+
+def install(folder: Path) -> Outcome:
+    """Install what is missing; say what could not be had and what for."""
+    started = time.monotonic()
+    missing = [package for package in PACKAGES if not package.is_there()]
+    if not missing:
+        return passed(STAGE, time.monotonic() - started, "all there")
+    wanted = "; ".join(f"{package.name} ({package.why})" for package in missing)
+    if not shutil.which("apt-get"):
+        return skipped(STAGE, f"not there and no apt-get to install them: {wanted}")
+    if os.geteuid() != 0:
+        return skipped(STAGE, f"not there, and only root may install them: {wanted}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=120"]
+    code = run([*apt, "update"], folder=folder, deadline_s=300, environment=environment)
+    names = [package.name for package in missing]
+    install_them = [*apt, "install", "--no-install-recommends", *names]
+    code = run(install_them, folder=folder, deadline_s=900, environment=environment) or code
+    still = [package for package in missing if not package.is_there()]
+    seconds = time.monotonic() - started
+    if still:
+        lacking = "; ".join(f"{package.name} ({package.why})" for package in still)
+        return skipped(STAGE, f"apt-get (exit code {code}) did not bring {lacking}", seconds)
+    if code != 0:
+        return failed(STAGE, seconds, f"apt-get ended with exit code {code}")
+    return passed(STAGE, seconds, f"installed {', '.join(names)}")

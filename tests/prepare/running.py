@@ -1,0 +1,52 @@
+"""Run one child process of the test run with a deadline, its output passed through.
+
+What is run and what its end means is decided in `stages.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: What `run` gives for a child that had to be ended at its deadline; the same number as timeout(1).
+TIMED_OUT = 124
+
+
+def run(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    deadline_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command to its end and give its exit status; past the deadline its whole group is ended."""
+    print(f"\n$ {' '.join(command)}", flush=True)
+    try:
+        child = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
+    except OSError as error:
+        print(f"{command[0]} can't be started: {error}", flush=True)
+        return 127
+    try:
+        return child.wait(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
+    finally:
+        # Also after a normal end: what a test left running would hold ports and memory of the next stage.
+        _end_group(child)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGTERM if child.poll() is None else signal.SIGKILL)
+        child.wait(timeout=10)
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

@@ -1,0 +1,130 @@
+"""Claims about manifests: nothing in them is believed unchecked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sidecar.caches import manifest as manifests
+from sidecar.errors import FormatFromTheFuture, StoreDamaged
+
+DIGEST = "ab" * 32
+
+
+def a_file(**changes: Any) -> dict[str, Any]:
+    found = {
+        "family": "triton",
+        "path": "K/k.cubin",
+        "size": 10,
+        "sha256": DIGEST,
+        "mtime_ns": 1_700_000_000_123_456_789,
+        "mode": 0o644,
+        "pack": DIGEST,
+        "offset": 512,
+    }
+    return {**found, **changes}
+
+
+def a_link(path: str, target: str) -> dict[str, Any]:
+    return {"family": "triton", "path": path, "link": target, "mtime_ns": 1, "mode": 0o777}
+
+
+def a_manifest(*files: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    found = {
+        "format": 1,
+        "scope": "exact",
+        "key": "k",
+        "name": manifests.generation_name("exact", "k", 1),
+        "parent": None,
+        "created_unix_s": 1.5,
+        "created_by": "test",
+        "packs": [{"digest": DIGEST, "bytes": 100, "unpacked": 2048}],
+        "files": list(files),
+    }
+    return {**found, **changes}
+
+
+def test_a_manifest_survives_being_written_and_read() -> None:
+    value = a_manifest(a_file(), a_link("K/link", "k.cubin"))
+    assert json.loads(json.dumps(manifests.from_json(value).to_json())) == value
+
+
+def test_publishers_of_one_number_under_one_key_compute_one_name() -> None:
+    assert manifests.generation_name("exact", "k", 7) == manifests.generation_name("exact", "k", 7)
+    assert manifests.generation_name("exact", "k", 7) != manifests.generation_name("toolchain", "k", 7)
+    assert manifests.sequence_of(manifests.generation_name("exact", "k", 7)) == 7
+    assert manifests.sequence_of("../../etc") == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/.", "", "a\0b", "x/" * 600 + "x", "y" * 300]
+)
+def test_a_path_that_leaves_its_directory_is_refused(path: str) -> None:
+    with pytest.raises(StoreDamaged, match="leaves its directory"):
+        manifests.from_json(a_manifest(a_file(path=path)))
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../x", "a/../../../x", "b/..", "", ".", "..//x", "../.."])
+def test_a_link_that_leaves_its_family_is_refused(target: str) -> None:
+    with pytest.raises(StoreDamaged):
+        manifests.from_json(a_manifest(a_link("K/link", target)))
+
+
+@pytest.mark.parametrize("target", ["k.cubin", "../L/k.cubin", ".."])
+def test_a_link_that_stays_in_its_family_is_kept(target: str) -> None:
+    assert manifests.from_json(a_manifest(a_link("K/link", target))).files[0].link == target
+
+
+def test_a_file_behind_a_link_is_refused() -> None:
+    with pytest.raises(StoreDamaged, match="behind a link"):
+        manifests.from_json(a_manifest(a_link("K", "L"), a_file(path="K/k.cubin")))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": 0o4755},
+        {"mode": -1},
+        {"size": -1},
+        {"size": 1 << 50},
+        {"size": True},
+        {"size": "10"},
+        {"sha256": "AB" * 32},
+        {"sha256": None},
+        {"pack": "cd" * 32},
+        {"offset": 2040},
+        {"family": "../x"},
+        {"mtime_ns": 1.5},
+    ],
+)
+def test_a_file_entry_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(StoreDamaged):
+        manifests.from_json(a_manifest(a_file(**changes)))
+
+
+def test_one_path_twice_and_a_path_as_file_and_folder_are_refused() -> None:
+    with pytest.raises(StoreDamaged, match="twice"):
+        manifests.from_json(a_manifest(a_file(), a_file()))
+    with pytest.raises(StoreDamaged, match="as a file and as a directory"):
+        manifests.from_json(a_manifest(a_file(path="K"), a_file(path="K/k")))
+
+
+@pytest.mark.parametrize("missing", ["packs", "files", "scope", "key", "name", "parent", "created_unix_s"])
+def test_a_manifest_with_a_part_missing_is_damaged(missing: str) -> None:
+    value = a_manifest(a_file())
+    del value[missing]
+    with pytest.raises(StoreDamaged):
+        manifests.from_json(value)
+
+
+def test_a_manifest_of_a_newer_format_says_to_upgrade() -> None:
+    with pytest.raises(FormatFromTheFuture, match="upgrade"):
+        manifests.from_json(a_manifest(format=2))
+
+
+@pytest.mark.parametrize("wrong", [{"format": None}, {"packs": 7}, {"files": [3]}, {"created_unix_s": "x"}, {"key": 5}])
+def test_garbage_is_damaged_and_never_a_traceback(wrong: dict[str, Any]) -> None:
+    with pytest.raises(StoreDamaged):
+        manifests.from_json(a_manifest(a_file(), **wrong))

@@ -1,0 +1,159 @@
+"""Facts about real interpreters, packages and compilers, learned without importing a package."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from sidecar.launcher import facts, privacy
+
+
+def script(path: Path, head: str) -> Path:
+    """Write an executable with these first lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["{bin}/vllm", "serve", "m"],
+        ["vllm", "serve", "m"],
+        ["{bin}/long", "serve"],
+        ["{bin}/python3.11", "-m", "vllm.entrypoints.openai.api_server"],
+        ["/bin/bash", "-c", "ulimit -n 65535; exec vllm serve m --port 8000"],
+        ["env", "A=1", "vllm", "serve"],
+        ["numactl", "--cpunodebind=0", "vllm", "serve"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_engines_interpreter_is_found_through_what_starts_it(tmp_path: Path, command: list[str]):
+    folder = tmp_path / "venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "python3.11").symlink_to(sys.executable)
+    script(folder / "vllm", f"#!{folder}/python3.11\nimport vllm\n")
+    script(folder / "long", f"#!/bin/sh\n'''exec' \"{folder}/python3.11\" \"$0\" \"$@\"\n' '''\nimport vllm\n")
+    script(tmp_path / "other" / "numactl", "#!/bin/sh\nexec \"$@\"\n")
+    path = f"{tmp_path}/other:{folder}:/usr/bin:/bin"
+    words = [word.format(bin=folder) for word in command]
+    assert facts.interpreter(words, path) == f"{folder}/python3.11"
+
+
+def test_an_env_shebang_is_looked_up_in_the_path(tmp_path: Path):
+    python = script(tmp_path / "bin" / "python3", "#!/bin/sh\n")
+    engine = script(tmp_path / "engine", "#!/usr/bin/env python3\n")
+    assert facts.interpreter([str(engine)], str(python.parent)) == str(python)
+
+
+def test_a_binary_engine_falls_back_to_python3_of_the_path(tmp_path: Path):
+    python = script(tmp_path / "python3", "#!/bin/sh\n")
+    assert facts.interpreter(["/bin/true"], str(tmp_path)) == str(python)
+    assert facts.interpreter(["/bin/true"], "/nowhere") == sys.executable
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a venv with a few distributions in it."""
+    root = tmp_path_factory.mktemp("engine")
+    venv.create(root, with_pip=False, symlinks=True)
+    site = next(root.glob("lib/python3*/site-packages"))
+    for name, record in (("torch-2.13.0+cpu", "torch/__init__.py,sha256=x,1\n"), ("NVIDIA_cutlass.dsl-4.8.0", "a,,\n"),
+                         ("requests-2.0", "b,,\n")):
+        (site / f"{name}.dist-info").mkdir()
+        (site / f"{name}.dist-info" / "RECORD").write_text(record)
+    (site / "vllm-0.33.0.dist-info").mkdir()
+    (site / "vllm-0.33.0.dist-info" / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    # Importing it would be noticed.
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
+    return root
+
+
+def test_packages_are_read_from_the_engines_interpreter_with_the_digest_of_their_record(engine: Path):
+    found = facts.collect_facts([f"{engine}/bin/python", "-m", "vllm"], {"PATH": "/usr/bin:/bin"}, {})
+    digest = hashlib.sha256(b"torch/__init__.py,sha256=x,1\n").hexdigest()
+    assert found["packages"]["torch"] == {"version": "2.13.0+cpu", "record": digest}
+    assert found["packages"]["nvidia-cutlass-dsl"]["version"] == "4.8.0"
+    assert found["packages"]["vllm"] == {"version": "0.33.0", "record": None, "editable": True}
+    assert "requests" not in found["packages"]
+    assert found["python"]["prefix"] == str(engine)
+    assert found["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["libc"]
+
+
+def test_the_first_entry_of_the_import_path_wins(tmp_path: Path):
+    for folder, version in (("first", "1"), ("second", "2")):
+        (tmp_path / folder / f"triton-{version}.dist-info").mkdir(parents=True)
+    found = facts.packages([str(tmp_path / name) for name in ("missing", "first", "second")])
+    assert found == {"triton": {"version": "1", "record": None}}
+
+
+def test_compilers_tell_their_versions(tmp_path: Path):
+    nvcc = script(tmp_path / "cuda" / "bin" / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    cxx = script(tmp_path / "my-g++", "#!/bin/sh\necho 'my-g++ (X) 12.2.0'; echo more\n")
+    environment = {"PATH": "/usr/bin:/bin", "CUDA_HOME": str(tmp_path / "cuda"), "CXX": f"{cxx} -m64"}
+    found = facts.collect_facts(["/bin/true"], environment, {})["toolchain"]
+    assert (found["nvcc"], found["nvcc_path"], found["cuda_home"]) == ("13.0.88", str(nvcc), str(tmp_path / "cuda"))
+    assert found["cxx"] == "my-g++ (X) 12.2.0"
+
+
+def test_a_compiler_that_hangs_costs_seconds_and_one_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(facts, "FACTS_S", 0.3)
+    script(tmp_path / "g++", "#!/bin/sh\nexec /bin/sleep 60\n")
+    script(tmp_path / "python3", "#!/bin/sh\necho no json\n")
+    found = facts.collect_facts(["/bin/true"], {"PATH": str(tmp_path)}, {})
+    assert found["toolchain"]["cxx"] is None
+    assert found["python"]["version"] is None
+
+
+def test_an_interpreter_whose_sitecustomize_prints_is_understood(tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
+    assert facts.collect_facts([sys.executable], environment, {})["python"]["prefix"] == sys.prefix
+
+
+def test_the_part_in_a_distributed_engine_is_read_from_arguments_and_environment():
+    argv = ["vllm", "serve", "m", "--node-rank", "1", "--nnodes=2", "-tp", "8", "--headless", "--port", "1"]
+    found = facts.world(argv, {"LWS_WORKER_INDEX": "1", "VLLM_DP_RANK": "3", "HOSTNAME": "x"})
+    assert found == {
+        "node_rank": "1", "nnodes": "2", "tp": "8", "headless": "true", "LWS_WORKER_INDEX": "1", "VLLM_DP_RANK": "3"
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--tokenizer", "t", "--max-num-batched-tokens", "8192"], None),
+        (["--kv-cache-dtype", "fp8"], None),
+        (["--kv-transfer-config", '{"kv_connector": "X", "password": "p w"}'], "--kv-transfer-config"),
+        (["--hf-token=abcdefgh"], "--hf-token"),
+        (["VLLM_API_KEY=abcdefgh", "vllm"], "VLLM_API_KEY"),
+    ],
+)
+def test_only_secrets_and_connector_configurations_are_hidden(argv: list[str], shown: str | None):
+    words, secrets = privacy.without_secrets(argv)
+    if shown is None:
+        assert (words, secrets) == (argv, set())
+    else:
+        assert "sha256:" in " ".join(words)
+        assert len(secrets) == 1
+        assert not secrets & set(" ".join(words).replace("=", " ").split())
+
+
+def test_digests_are_the_same_in_every_pod_and_differ_by_name():
+    assert privacy.digest("A_KEY", "x") == privacy.digest("A_KEY", "x") != privacy.digest("B_KEY", "x")
+
+
+def test_the_compiler_of_this_machine_is_found():
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ here")
+    first = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    assert facts.collect_facts(["/bin/true"], {"PATH": "/usr/bin:/bin"}, {})["toolchain"]["cxx"] == first

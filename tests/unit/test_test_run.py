@@ -1,0 +1,82 @@
+"""`python -m tests` itself: what did not pass is not counted as passed, and each skip has its reason."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.prepare.outcome import Outcome, failed, from_pytest, passed, skipped
+from tests.prepare.running import TIMED_OUT, run
+from tests.prepare.summary import exit_status, render
+
+
+def report(folder: Path, *cases: str) -> Path:
+    path = folder / "report.xml"
+    path.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>", encoding="utf-8")
+    return path
+
+
+PASSED = '<testcase classname="a" name="good"/>'
+FAILED = '<testcase classname="a" name="bad"><failure message="no"/></testcase>'
+SKIPPED = '<testcase classname="a" name="not"><skipped message="no GPU\n here"/></testcase>'
+TEARDOWN = '<testcase classname="a" name="good"><error message="late"/></testcase>'
+
+
+def test_passed_failed_and_skipped_are_counted_with_reasons(tmp_path: Path):
+    outcome = from_pytest("tests", 1, report(tmp_path, PASSED, FAILED, SKIPPED, SKIPPED), 2.0)
+    assert outcome == Outcome("tests", 1, 1, {"no GPU here": 2}, 2.0)
+
+
+def test_a_test_that_fails_while_it_is_torn_down_has_failed_once(tmp_path: Path):
+    outcome = from_pytest("tests", 1, report(tmp_path, PASSED, TEARDOWN), 0)
+    assert (outcome.passed, outcome.failed) == (0, 1)
+
+
+def test_an_error_outside_of_any_test_is_a_failure(tmp_path: Path):
+    assert from_pytest("tests", 3, report(tmp_path, PASSED), 0).failed == 1
+
+
+def test_no_test_at_all_is_a_failure(tmp_path: Path):
+    assert from_pytest("tests", 5, report(tmp_path), 0).failed == 1
+
+
+def test_a_report_that_is_not_there_is_a_failure(tmp_path: Path):
+    assert from_pytest("tests", 0, tmp_path / "none.xml", 0).failed == 1
+
+
+def test_the_last_line_counts_everything():
+    outcomes = [
+        passed("lint", 1.0),
+        failed("types", 2.0, "mypy ended with exit code 1"),
+        skipped("engine", "no g++"),
+    ]
+    lines = render(outcomes).splitlines()
+    assert lines[-1] == "1 passed, 1 failed, 1 skipped"
+    assert any("no g++" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        ([passed("lint", 0), skipped("engine", "no g++")], 0),
+        ([passed("lint", 0), failed("types", 0, "")], 1),
+        ([skipped("engine", "no g++")], 1),
+        ([], 1),
+    ],
+)
+def test_the_exit_status_is_good_only_when_something_passed_and_nothing_failed(
+    outcomes: list[Outcome], status: int
+):
+    assert exit_status(outcomes) == status
+
+
+def test_a_child_past_its_deadline_is_ended_with_its_own_children(tmp_path: Path):
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    assert run([sys.executable, "-c", child], folder=tmp_path, deadline_s=0.5) == TIMED_OUT
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["/nonexistent/ruff"], folder=tmp_path, deadline_s=1) == 127
+    assert "/nonexistent/ruff can't be started" in capsys.readouterr().out

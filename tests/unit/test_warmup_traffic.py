@@ -1,0 +1,185 @@
+"""How one burst is sent, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from sidecar.engines.protocol import Completion, CompletionRequest
+from sidecar.errors import EngineAsleep
+from sidecar.warmup.attempts import Attempts, WarmPolicy
+from sidecar.warmup.bursts import Ask, Burst, single
+from sidecar.warmup.prompts import PromptSource
+from sidecar.warmup.traffic import Traffic
+from tests.unit.warmup_engine import StandInEngine, answered, failed, length, now
+
+pytestmark = pytest.mark.looptime
+
+MIXED = Burst("mixed", ((Ask(3, 8, 50),), (Ask(2, 500, 2),)), "after_first_token")
+
+
+def _traffic(engine: StandInEngine, asleep: bool = False) -> Traffic:
+    return Traffic(engine, PromptSource(random.Random(1), 32000), now, lambda: asleep)
+
+
+async def _attempts(engine: StandInEngine, budget_s: float = 1e6, **policy: float) -> Attempts:
+    attempts = Attempts(engine, _traffic(engine), WarmPolicy(**policy), now)  # type: ignore[arg-type]
+    await attempts.begin(now() + budget_s)
+    return attempts
+
+
+async def test_all_requests_of_a_burst_are_in_flight_together():
+    engine = StandInEngine()
+    sent = await _traffic(engine).send(single("x", Ask(17, 8, 4)), 10)
+    assert engine.busiest == 17
+    assert len(sent.completions) == 17
+    assert sent.tokens == 17 * 12
+
+
+async def test_prefills_arrive_after_every_decode_has_shown_a_token_and_while_all_run():
+    engine = StandInEngine()
+    waits = iter((0.0, 0.1, 0.2))
+    engine.stall = lambda request: next(waits) if length(request) == 8 else 0.0
+    sent = await _traffic(engine).send(MIXED, 10)
+    assert [at for at, tokens in engine.arrived if tokens == 500] == pytest.approx([0.22, 0.22])
+    assert engine.busiest == 5
+    assert sent.overlapped
+
+
+async def test_prefills_that_came_too_late_are_told():
+    engine = StandInEngine()
+    engine.answer = answered
+    attempts = await _attempts(engine)
+    assert "the decodes ended before" in (await attempts.send(MIXED)).detail
+
+
+async def test_no_prefill_is_sent_when_a_decode_failed():
+    engine = StandInEngine()
+    engine.answer = lambda request: failed("broken", "HTTP 500", 500) if length(request) == 8 else None
+    await _traffic(engine).send(MIXED, 10)
+    assert {length(request) for request in engine.requests} == {8}
+
+
+async def test_requests_with_a_shared_prefix_come_once_it_is_cached():
+    engine = StandInEngine(ttft_s=1, token_s=0)
+    ask = Ask(1, 40, 1, prefix_tokens=32)
+    await _traffic(engine).send(Burst("x", ((ask,), (ask, ask))), 10)
+    assert [at for at, _ in engine.arrived] == [0, 1, 1]
+
+
+async def test_nothing_is_sent_to_an_engine_that_is_asleep():
+    engine = StandInEngine()
+    with pytest.raises(EngineAsleep):
+        await _traffic(engine, asleep=True).send(single("x", Ask(1, 8, 4)), 10)
+    assert engine.requests == []
+
+
+class _Overlooks(StandInEngine):
+    async def complete(self, request: CompletionRequest) -> Completion:
+        await asyncio.sleep(1e5)
+        return answered(request)
+
+
+async def test_a_client_that_overlooks_its_deadline_is_cut_off():
+    sent = await _traffic(_Overlooks()).send(single("x", Ask(1, 8, 4)), 10)
+    assert sent.completions[0].error_kind == "timed_out"
+    assert now() <= 20
+
+
+async def test_cancelling_a_burst_cancels_its_requests():
+    engine = StandInEngine(ttft_s=100)
+    task = asyncio.create_task(_traffic(engine).send(single("x", Ask(5, 8, 4)), 1000))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.in_flight == 0
+
+
+async def test_what_is_broken_is_sent_again_after_a_growing_pause_and_then_given_up():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("broken", "HTTP 500 to /v1/completions: boom", 500)
+    attempt = await (await _attempts(engine, retries=2, retry_pause_s=1)).send(single("x", Ask(1, 8, 4)))
+    assert [at for at, _ in engine.arrived] == [0, 1, 3]
+    assert (attempt.verdict, attempt.reason) == ("broken", "warmup_http_500")
+    assert "boom" in attempt.detail
+
+
+async def test_an_engine_that_says_not_now_is_given_time():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("broken", "HTTP 503", 503) if now() < 90 else None
+    attempt = await (await _attempts(engine, unavailable_s=120)).send(single("x", Ask(1, 8, 4)))
+    assert attempt.verdict == "done"
+    assert now() >= 90
+
+
+async def test_an_engine_that_says_not_now_for_ever_is_given_up():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("broken", "HTTP 503", 503)
+    attempt = await (await _attempts(engine, unavailable_s=120)).send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.reason) == ("broken", "warmup_http_503")
+    assert 120 <= now() < 200
+
+
+@pytest.mark.parametrize("kind", ["unsupported", "unauthorized"])
+async def test_what_cannot_get_better_is_not_sent_again(kind):
+    engine = StandInEngine()
+    engine.answer = lambda _: failed(kind, "no", 400)
+    attempt = await (await _attempts(engine)).send(single("x", Ask(1, 8, 4)))
+    assert attempt.verdict == kind
+    assert len(engine.requests) == 1
+
+
+async def test_a_reset_by_an_engine_that_is_dead_is_a_death_of_this_burst():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("reset", "connection reset", None)
+    engine.state = "refused"
+    attempt = await (await _attempts(engine)).send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.blamed) == ("engine_gone", True)
+
+
+async def test_a_refused_connection_blames_no_burst():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("refused", "connection refused", None)
+    engine.state = "refused"
+    attempt = await (await _attempts(engine)).send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.blamed) == ("engine_gone", False)
+
+
+async def test_an_engine_that_was_restarted_meanwhile_is_gone_though_it_answers():
+    engine = StandInEngine()
+    attempts = await _attempts(engine)
+    engine.identity = "2.0"
+    engine.answer = lambda _: failed("reset", "connection reset", None)
+    attempt = await attempts.send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.blamed) == ("engine_gone", True)
+
+
+async def test_a_dropped_connection_of_an_engine_that_lives_is_tried_again():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("reset", "connection reset", None) if now() < 1 else None
+    assert (await (await _attempts(engine)).send(single("x", Ask(1, 8, 4)))).verdict == "done"
+
+
+async def test_an_engine_whose_core_died_is_gone_though_it_answers_with_500():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("broken", "HTTP 500", 500)
+    engine.state = "unhealthy"
+    assert (await (await _attempts(engine)).send(single("x", Ask(1, 8, 4)))).verdict == "engine_gone"
+
+
+async def test_a_request_that_the_budget_cut_off_is_no_hang():
+    engine = StandInEngine(ttft_s=500)
+    attempt = await (await _attempts(engine, budget_s=30, request_timeout_s=100)).send(
+        single("x", Ask(1, 8, 4))
+    )
+    assert attempt.verdict == "out_of_time"
+    assert now() == pytest.approx(30)
+
+
+async def test_a_request_that_is_never_answered_is_a_hang():
+    engine = StandInEngine(ttft_s=5000)
+    attempt = await (await _attempts(engine, request_timeout_s=100)).send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.reason) == ("timed_out", "warmup_timed_out")

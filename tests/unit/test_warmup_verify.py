@@ -1,0 +1,173 @@
+"""What output is called degenerate, and what is only odd."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sidecar.engines.protocol import Completion, CompletionRequest
+from sidecar.warmup.degenerate import same_everywhere, text_wrong, what_is_wrong
+from sidecar.warmup.verify import canary, verify
+from tests.unit.warmup_engine import FACTS, StandInEngine, failed
+
+pytestmark = pytest.mark.looptime
+
+GOOD = Completion(
+    ok=True, status=200, ttft_s=0.1, total_s=0.2, text="they waved at the boat and went home", tokens=9
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "no text came"),
+        ("!!!!!!!!!!!!!!!!", "the character '!' 16 times"),
+        (" the" * 32, "repeats 'the'"),
+        ("The harbour was calm" + " and so" * 30, "over and over"),
+        ("\ufffd" * 20, "unreadable"),
+        ("\x00\x01" * 20, "unreadable"),
+        ("  \n \n   ", "white space"),
+    ],
+)
+def test_text_that_cannot_be_right_is_degenerate(text, part):
+    assert part in text_wrong(text, 32)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "they waved at the boat and went home",
+        "def f(x):\n    return x\n\n\ndef g(x):\n    return f(x)\n",
+        "Yes.",
+        "ha ha ha",
+        "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12",
+        "桥在春天关闭了，因为木梁腐朽了。",
+        "🙂🙃 \ufffd\ufffd ok then, more",
+    ],
+)
+def test_text_that_is_merely_odd_is_not(text):
+    assert text_wrong(text, 12) == ""
+
+
+def test_random_weights_are_not_degenerate():
+    """Tokens drawn evenly from a byte-level vocabulary of 4096, of which one in 16 is a lone byte."""
+    rng = random.Random(1)
+    pieces = [chr(rng.randrange(97, 123)) * 1 + chr(rng.randrange(32, 123)) for _ in range(3840)] + [
+        "\ufffd"
+    ] * 256
+    for _ in range(2000):
+        assert text_wrong("".join(rng.choice(pieces) for _ in range(32)), 32) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"logprobs": (-1.0, math.nan, -2.0)}, "not a number"),
+        ({"logprobs": (-9999.0,) * 10}, "all 10 log-probabilities are -9999"),
+        ({"logprobs": (-1.0, 0.5)}, "above 0"),
+        ({"token_ids": (0,) * 12}, "12 of 12 tokens are the token 0"),
+    ],
+)
+def test_numbers_that_cannot_be_right_are_degenerate(fields, part):
+    assert part in what_is_wrong(replace(GOOD, **fields))
+
+
+def test_plausible_numbers_pass():
+    assert what_is_wrong(replace(GOOD, logprobs=(-0.1, 0.0, -8.5), token_ids=tuple(range(12)))) == ""
+
+
+def test_one_answer_to_all_prompts_is_degenerate():
+    assert "2 different prompts got the same answer" in same_everywhere(
+        ["always the same", "always the same"]
+    )
+    assert same_everywhere(["always the same", "never the same"]) == ""
+
+
+async def test_a_good_engine_passes_alone_and_together():
+    engine = StandInEngine()
+    result = await verify(engine, FACTS, salt="s1")
+    assert result.outcome == "passed"
+    assert len(result.checks) == 7
+    assert engine.busiest == 4
+    assert {request.temperature for request in engine.requests} == {1.0}
+    assert {request.cache_salt for request in engine.requests} == {"s1"}
+    assert len({request.extra["seed"] for request in engine.requests}) == 6
+    assert all(isinstance(request.prompt, str) for request in engine.requests)
+
+
+def _says(text: str) -> StandInEngine:
+    engine = StandInEngine()
+    engine.text = lambda _: text
+    return engine
+
+
+@pytest.mark.parametrize(
+    "text", ["!" * 32, "", " the" * 32, "\ufffd" * 32, "the same good sentence for everybody"]
+)
+async def test_a_broken_engine_is_called_degenerate(text):
+    result = await verify(_says(text), FACTS)
+    assert result.outcome == "degenerate"
+    assert "The output is degenerate" in result.sentence
+
+
+async def test_damage_that_only_concurrent_requests_show_is_found():
+    engine = StandInEngine()
+    good = engine.text
+    engine.text = lambda request: "!" * 32 if engine.in_flight > 1 else good(request)
+    # Asked again one at a time, such an engine answers well; so concurrent answers are asked for again
+    # together.
+    assert (await verify(engine, FACTS)).outcome == "degenerate"
+
+
+async def test_one_odd_answer_is_asked_for_again_with_another_seed():
+    engine = StandInEngine()
+    good = engine.text
+    engine.text = lambda request: "." * 32 if request.extra["seed"] == 12 else good(request)
+    assert (await verify(engine, FACTS)).outcome == "passed"
+    assert any(request.extra["seed"] == 1012 for request in engine.requests)
+
+
+async def test_an_engine_that_fails_is_not_called_degenerate():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("broken", "HTTP 500 to /v1/completions: boom", 500)
+    result = await verify(engine, FACTS)
+    assert result.outcome == "failed"
+    assert "boom" in result.sentence
+    assert len(engine.requests) == 1
+
+
+async def test_an_engine_that_dies_meanwhile_is_gone():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("reset", "reset", None) if engine.in_flight > 1 else None
+    assert (await verify(engine, FACTS)).outcome == "engine_gone"
+
+
+async def test_an_engine_without_log_probabilities_is_asked_without():
+    def refuses(request: CompletionRequest) -> Any:
+        return failed("unsupported", "HTTP 400: logprobs", 400) if "logprobs" in request.extra else None
+
+    engine = StandInEngine()
+    engine.answer = refuses
+    assert (await verify(engine, FACTS)).outcome == "passed"
+
+
+async def test_prompts_fit_a_short_model():
+    engine = StandInEngine()
+    await verify(engine, replace(FACTS, max_model_len=64))
+    assert all(2 * len(request.prompt or "") + request.max_tokens <= 64 for request in engine.requests)
+
+
+async def test_the_canary_is_one_request():
+    engine = StandInEngine()
+    result = await canary(engine, FACTS)
+    assert (result.outcome, len(engine.requests)) == ("passed", 1)
+    assert "logprobs" not in engine.requests[0].extra
+
+
+@pytest.mark.parametrize(("text", "outcome"), [("!" * 12, "degenerate"), ("", "degenerate")])
+async def test_the_canary_notices_a_broken_engine(text, outcome):
+    assert (await canary(_says(text), FACTS)).outcome == outcome
