@@ -54,8 +54,8 @@ def _why_no_gpu() -> str:
 def _loop_for_pytest_asyncio() -> Iterator[None]:
     """Set an event loop before pytest-asyncio looks for one.
 
-    pytest-asyncio 1.5.0 saves the current loop before each test; on Python 3.11 that makes one when there is none, which nobody
-    closes, and the collector's warning then fails whatever test runs at that moment.
+    pytest-asyncio 1.5.0 saves the current loop before each test; on Python 3.11 that makes one when there is
+    none, which nobody closes, and the collector's warning then fails whatever test runs at that moment.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

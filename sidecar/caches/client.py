@@ -23,9 +23,11 @@ from sidecar.caches.messages import (
     PublishResult,
     RecordRequest,
     RecordResult,
+    RestoreOutcome,
     RestoreRequest,
     RestoreResult,
 )
+from sidecar.caches.ownership import ownership
 
 __all__ = [
     "CacheClient",
@@ -80,13 +82,12 @@ class CacheClient:
         ending = await self._run({"task": "restore", "request": request.to_json()}, deadline_s, on_progress)
         seconds = self._clock() - started
         if ending.timed_out:
-            late = f"Restore was given up after {deadline_s:g} s: the store is slow or hangs. The engine starts cold."
-            return RestoreResult(outcome="timed_out", sentence=late, seconds=seconds)
+            late = f"Restore was given up after {deadline_s:g} s, the store is slow or hangs; the engine starts cold."
+            return _cold(request, "timed_out", late, seconds)
         try:
             return RestoreResult.from_json(ending.result)
         except ValueError as error:
-            sentence = _trouble("restore", ending, error)
-            return RestoreResult(outcome="failed", sentence=sentence, seconds=seconds)
+            return _cold(request, "failed", _trouble("restore", ending, error), seconds)
 
     async def publish(
         self, request: PublishRequest, deadline_s: float, on_progress: OnProgress = ignore_progress
@@ -137,6 +138,19 @@ class CacheClient:
         if not ending.trouble and ending.result is None:
             ending.trouble = f"the worker ended with code {process.returncode} and gave no result"
         return ending
+
+
+def _cold(request: RestoreRequest, outcome: RestoreOutcome, sentence: str, seconds: float) -> RestoreResult:
+    """Make the result of a restore that gave none: what lies in the live cache under another key is cleared."""
+    owned = ownership(request)
+    return RestoreResult(
+        outcome=outcome,
+        sentence=sentence,
+        exact_key=owned.known.exact_key,
+        toolchain_key=owned.known.toolchain_key,
+        seconds=seconds,
+        clear=owned.to_clear((), claimed=bool(request.store)),
+    )
 
 
 async def _talk(

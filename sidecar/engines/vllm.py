@@ -47,12 +47,17 @@ _GREETING = ({"role": "user", "content": "Hello"},)
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long each kind of question may take, in seconds. Requests for text carry their own."""
+    """How long each kind of question may take, in seconds. Requests for text carry their own.
+
+    `server_info_s` counts when hints are there already: vLLM's first answer to /server_info runs programs
+    that describe the machine (vllm/collect_env.py) for seconds, and warm-up must not wait for it then.
+    """
 
     health_s: float = 10.0
     metrics_s: float = 10.0
     facts_s: float = 30.0
     recheck_s: float = 2.0
+    server_info_s: float = 0.5
 
 
 class VllmEngine:
@@ -110,11 +115,13 @@ class VllmEngine:
         return Health(state, reply.status, self._clock() - started, detail, reply.new_connection)
 
     async def stats(self) -> EngineStats:
-        """Read /metrics once. Raises NotAnEngine, or EngineError when it doesn't answer in time."""
+        """Read /metrics once. Raises NotAnEngine, or EngineError when there is no answer for now."""
         try:
             reply = await self._http.get("/metrics", timeout_s=self._deadlines.metrics_s)
         except UnansweredError as error:
             raise _typed(error) from error
+        if reply.status >= 500:
+            raise EngineError(f"{self._http.url} answers HTTP {reply.status} to /metrics.")
         page = exposition.read(_text(reply))
         if page.flavour != "vllm":
             await self._must_be_vllm(page.flavour)
@@ -132,7 +139,7 @@ class VllmEngine:
         version, page, info, chat = await asyncio.gather(
             self._quiet_get("/version"),
             self._quiet_get("/metrics"),
-            self._quiet_get("/server_info?config_format=json"),
+            self._quiet_get("/server_info?config_format=json", self._server_info_deadline()),
             self._has_chat(card["id"]),
         )
         root = card.get("root") if isinstance(card.get("root"), str) else None
@@ -231,16 +238,19 @@ class VllmEngine:
             return None
         return {200: True, 400: False, 422: False}.get(reply.status)
 
+    def _server_info_deadline(self) -> float:
+        return self._deadlines.server_info_s if self._hints else self._deadlines.facts_s
+
     async def _get(self, path: str, *, key: bool = False) -> Reply:
         try:
             return await self._http.get(path, timeout_s=self._deadlines.facts_s, key=key)
         except UnansweredError as error:
             raise _typed(error) from error
 
-    async def _quiet_get(self, path: str) -> Reply | None:
+    async def _quiet_get(self, path: str, timeout_s: float | None = None) -> Reply | None:
         try:
-            return await self._get(path)
-        except EngineError:
+            return await self._http.get(path, timeout_s=timeout_s or self._deadlines.facts_s)
+        except UnansweredError:
             return None
 
 

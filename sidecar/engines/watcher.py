@@ -153,7 +153,8 @@ class EngineWatcher:
 
     def _take(self, stats: EngineStats) -> None:
         now = self._clock()
-        identity = f"process:{stats.identity}" if stats.identity else f"unnamed:{self._boot}:{self._seen}"
+        unnamed = self._identity or f"unnamed:{self._boot}:{self._seen}"
+        identity = f"process:{stats.identity}" if stats.identity else unnamed
         if identity != self._identity:
             self._forget()
         before = self._stats

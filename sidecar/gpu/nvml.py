@@ -66,11 +66,9 @@ class GpuSnapshot:
 class GpuReader:
     """Reads all GPUs on demand.
 
-    NVML is opened and closed for each reading: an error that stays (a lost device after `systemctl daemon-
-    reload`) is
-    mended by the next one, and no driver upgrade is blocked in between. `deadline_s` in seconds; NVML's own
-    calls were
-    seen to block for over 45 s on faulty GPUs.
+    NVML is opened and closed for each reading: an error that stays (a lost device after a daemon-reload of
+    systemd) is mended by the next one, and no driver upgrade is blocked in between. `deadline_s` in seconds;
+    NVML's own calls were seen to block for over 45 s on faulty GPUs.
     """
 
     def __init__(self, deadline_s: float = 5.0, read: Callable[[], GpuSnapshot] | None = None) -> None:

@@ -58,17 +58,11 @@ def from_capability(major: int, minor: int) -> str:
 
 
 def from_product(name: str) -> str | None:
-    """Tell the SM version from a product's name such as `NVIDIA H100 80GB HBM3`; None when it isn't in the
-    table.
+    """Tell the SM version from a product's name such as `NVIDIA H100 80GB HBM3`; else None.
 
-    The longest product that stands in the name as a whole word counts: `RTX PRO 6000 Blackwell` before
-    anything shorter.
+    The product must stand in the name as whole words: `NVIDIA A100` is no `A10`, `NVIDIA GH200` no `H200`.
     """
-    best: tuple[int, str] | None = None
     for sm in TABLE:
-        for product in sm.products:
-            if (best is None or len(product) > best[0]) and re.search(
-                rf"(?<!\w){re.escape(product)}(?!\w)", name
-            ):
-                best = (len(product), sm.name)
-    return best[1] if best else None
+        if any(re.search(rf"(?<!\w){re.escape(product)}(?!\w)", name) for product in sm.products):
+            return sm.name
+    return None

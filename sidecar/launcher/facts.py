@@ -66,15 +66,13 @@ def interpreter(argv: list[str], path: str | None) -> str:
         found = shutil.which(word, path=path)
         if found and re.match(r"python[\d.]*$", os.path.basename(found)):
             return found
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            with open(found or "", "rb") as stream:
-                head = stream.read(1024).decode()
-            # The second form is how pip writes a path too long or with spaces for a shebang.
-            match = re.match(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*)\s", head) or re.match(
-                r"#!/bin/sh\n'''exec' \"?([^\"\n]*python[\d.]*)\"? ", head
-            )
-            if match:
-                return shutil.which(match[1], path=path) or sys.executable
+        head = read_text(found, 1024) if found else ""
+        # The second form is how pip writes a path too long or with spaces for a shebang.
+        match = re.match(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*)\s", head) or re.match(
+            r"#!/bin/sh\n'''exec' \"?([^\"\n]*python[\d.]*)\"? ", head
+        )
+        if match:
+            return shutil.which(match[1], path=path) or sys.executable
     return shutil.which("python3", path=path) or sys.executable
 
 
@@ -98,6 +96,11 @@ def ask(commands: dict[str, list[str]], environment: dict[str, str]) -> dict[str
             answers[name] = output.decode("utf-8", "replace") if process.returncode == 0 else ""
         except subprocess.TimeoutExpired:
             process.kill()
+            # One that hangs in the kernel is not waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+        if process.stdout:
+            process.stdout.close()
     return answers
 
 

@@ -58,7 +58,7 @@ REJECT_REASONS = (
     "elsewhere",
     OTHER,
 )
-STARTS = ("hit", "partial", "miss", "kept", "adopted", OTHER)
+STARTS = ("adopted", *RESTORE_OUTCOMES)
 
 #: Fields of an engine's stats → metric. Each is left out of the scrape while the engine does not show it.
 ENGINE_SERIES: Mapping[str, str] = {

@@ -109,6 +109,7 @@ class AttemptObserver:
         self._attempt, self._told = current.attempt, set()
         pod = self._pod
         pod.facts, pod.jit_lines, pod.fatal_lines = {}, 0, ()
+        pod.start_counted, pod.kernels_before, pod.kernels_after = False, {}, {}
         pod.opened_at = pod.clock()
         pod.board.engine = {**pod.board.engine, "attempt": current.attempt, "healthy_after_s": None, "ready_after_s": None,
                             "restarts": self._restarts}

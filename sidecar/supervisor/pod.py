@@ -5,11 +5,13 @@ No activity lives here, and nothing is decided.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sidecar.caches import families, scan
 from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.config import Settings
 from sidecar.engines.protocol import Engine
@@ -53,6 +55,7 @@ class Pod:
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
     opened_at: float = 0.0
+    start_counted: bool = False
     kernels_before: dict[str, int] = field(default_factory=dict)
     kernels_after: dict[str, int] = field(default_factory=dict)
 
@@ -75,6 +78,26 @@ class Pod:
                 totals[family] = totals.get(family, 0) + count
                 self.metrics.count_kernels(when, family, count)
         self.show_kernels()
+
+    async def show_cache(self) -> None:
+        """Measure the live cache in a thread: files, bytes and kernels per family, for metrics and status."""
+        if not self.live_cache:
+            self.metrics.live_cache(None)
+            return
+        stored = families.stored_families()
+        try:
+            trees = await asyncio.to_thread(scan.scan_live_cache, self.live_cache, stored)
+        except OSError as error:
+            self.board.cache = {"path": self.live_cache, "trouble": str(error)}
+            self.metrics.live_cache(None)
+            return
+        sizes = {
+            family.name: {"files": len(tree), "bytes": sum(entry.size for entry in tree.values()),
+                          "kernels": scan.count_kernels(family, tree)}
+            for family in stored if (tree := trees.get(family.name))
+        }
+        self.board.cache = {"path": self.live_cache, "families": sizes}
+        self.metrics.live_cache(sizes)
 
     def show_kernels(self) -> None:
         """Put the counts into the status; called after every change of the warm-up section, which replaces it."""

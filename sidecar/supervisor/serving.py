@@ -19,6 +19,8 @@ from sidecar.warmup.evidence import Evidence, EvidenceWatcher
 LOOK_S = 10.0
 #: A look at a huge cache takes longer; looking may cost this share of the time at most.
 LOOK_SHARE = 0.02
+#: Files younger than this may still be written to; the quiet time before a publish covers it.
+SETTLE_S = 2.0
 #: How often a cache that never comes to rest is looked at before it is published as it is (entries in flux are left out).
 QUIET_LOOKS = 24
 
@@ -31,17 +33,20 @@ async def publish_while_serving(pod: Pod) -> None:
     evidence = EvidenceWatcher(Path(pod.live_cache), families.stored_families(), lambda: pod.jit_lines)
     await evidence.baseline()
     _count(pod, await _until_quiet(pod, evidence))
-    await _publish(pod)
-    published_at, pending = pod.clock(), False
+    pending = await _publish(pod)
+    await pod.show_cache()
+    published_at = pod.clock()
     while True:
         began = pod.clock()
         found = await evidence.collect()
         _count(pod, found)
-        pending = pending or bool(found.kernels or found.files)
+        if found.kernels or found.files:
+            pending = True
+            await pod.show_cache()
         if pending and pod.clock() - published_at >= pod.settings.publish_interval_s:
             _count(pod, await _until_quiet(pod, evidence))
-            await _publish(pod)
-            published_at, pending = pod.clock(), False
+            pending = await _publish(pod)
+            published_at = pod.clock()
         await asyncio.sleep(max(LOOK_S, (pod.clock() - began) / LOOK_SHARE))
 
 
@@ -70,7 +75,8 @@ def _count(pod: Pod, found: Evidence) -> None:
                    "the next pod; the profile lacks a shape that traffic has.", "warning")
 
 
-async def _publish(pod: Pod) -> None:
+async def _publish(pod: Pod) -> bool:
+    """Publish once; say whether something was left out that a later publish can take."""
     count = pod.board.publish.get("count", 0)
     pod.board.publish = {**pod.board.publish, "outcome": "running", "sentence": "Publishing what is new."}
     restored: Mapping[str, str] = pod.restored.generations if pod.restored else {}
@@ -79,9 +85,11 @@ async def _publish(pod: Pod) -> None:
     store = pod.store if not beside or pod.settings.image else ""
     request = PublishRequest(
         store=store, live_cache=pod.live_cache, facts=pod.facts, attempt=pod.restored_attempt or pod.boot,
-        store_mode=pod.settings.store_mode, restored=restored, exclude=exclude)
+        store_mode=pod.settings.store_mode, restored=restored, exclude=exclude,
+        settle_s=min(SETTLE_S, pod.settings.publish_quiet_s))
     result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
     _note(pod, result, count)
+    return result.outcome in ("failed", "timed_out") or bool(result.skipped.get("unstable"))
 
 
 def _note(pod: Pod, result: PublishResult, count: int) -> None:

@@ -5,11 +5,10 @@ What is sent and when it has converged is the business of `warmup`.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from sidecar import lifecycle
-from sidecar.caches import families, scan
+from sidecar.caches import families
 from sidecar.engines.argv import hints_from_argv
 from sidecar.engines.protocol import EngineFacts
 from sidecar.errors import ProfileError
@@ -32,7 +31,6 @@ CHECK_DEADLINE_S = 120.0
 async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     """Warm the engine up. Raises ProfileError or EngineError when it can't even begin."""
     pod.board.warmup = {"outcome": "running", "sentence": "Asking the engine for its limits.", "steps": [], "round": 0}
-    pod.kernels_before, pod.kernels_after = {}, {}
     await _count_kernels_of_the_start(pod)
     pod.show_kernels()
     facts = await learn(pod)
@@ -96,14 +94,14 @@ def _profile(pod: Pod, facts: EngineFacts) -> tuple[Profile, str]:
 
 async def _count_kernels_of_the_start(pod: Pod) -> None:
     """Count what the engine compiled before it answered: what is there now less what was laid down."""
-    if not pod.live_cache or pod.restored is None or pod.restored.outcome == "kept":
+    await pod.show_cache()
+    sizes = pod.board.cache.get("families")
+    if not sizes or pod.restored is None or pod.restored.outcome == "kept" or pod.start_counted:
         return
-    stored = families.stored_families()
-    trees = await asyncio.to_thread(scan.scan_live_cache, pod.live_cache, stored)
+    pod.start_counted = True
     restored = pod.restored.families
-    found = {family.name: scan.count_kernels(family, trees.get(family.name, {})) for family in stored}
     pod.count_kernels("before_ready", {
-        name: count - (restored[name].kernels if name in restored else 0) for name, count in found.items()})
+        name: size["kernels"] - (restored[name].kernels if name in restored else 0) for name, size in sizes.items()})
 
 
 def _show(pod: Pod, progress: WarmProgress) -> None:

@@ -54,8 +54,8 @@ class Call:
 
 
 CALLS: tuple[Call, ...] = (
-    Call("POST", "/drain", "Withdraw readiness for good; requests in flight may end."),
-    Call("POST", "/rewarm", "Warm up and check the output once more."),
+    Call("POST", "/drain", "Withdraw readiness; requests in flight may end. /rewarm takes it back."),
+    Call("POST", "/rewarm", "Warm up and check the output once more; not ready meanwhile."),
     Call("GET", "/status", "The same JSON as on the network port."),
 )
 

@@ -61,7 +61,12 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
         "checked again; the last events "
         "and the engine container's log say more.",
     ),
-    "draining": ("Draining", "calm", "Nothing: no new traffic comes, and this pod is on its way out."),
+    "draining": (
+        "Draining",
+        "calm",
+        "Nothing, if it was meant: no new traffic comes, and requests in flight may end. "
+        "`warmup-sidecar rewarm` takes it back.",
+    ),
     "stopped": ("Stopped", "calm", "Nothing: the sidecar has ended."),
 }
 

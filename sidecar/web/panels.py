@@ -117,6 +117,8 @@ def engine(status: Mapping[str, Any]) -> Element:
 def _exit(found: object) -> object:
     if not isinstance(found, Mapping):
         return parts.value(found)
+    if found.get("sentence"):
+        return found["sentence"]
     how = f"killed by signal {found['signal']}" if found.get("signal") else f"code {found.get('code')}"
     rest = {
         key: value for key, value in found.items() if key not in ("signal", "code", "seconds", "last_lines")

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -126,6 +127,8 @@ async def browser(chromium: str) -> AsyncIterator[Tab]:
             "about:blank",
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            # Chromium leaves directories of its own in the temporary directory when it is killed.
+            env={**os.environ, "TMPDIR": profile},
         )
         try:
             port = await _debugging_port(process)

@@ -24,6 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.fakes.engine_answer import Answer
 from tests.fakes.engine_script import Counters, Kernels, Script, features_of, metrics_page, words_for
 
 
@@ -143,6 +144,8 @@ class FakeEngine:
     async def _metrics(self, request: web.Request) -> web.Response:
         if self.script.no_metrics:
             return _error(404, "Not Found")
+        if self.script.metrics_status != 200:
+            return _error(self.script.metrics_status, "not now")
         return web.Response(text=metrics_page(self.script, self.counters, self.started))
 
     async def _version(self, request: web.Request) -> web.Response:
@@ -169,6 +172,7 @@ class FakeEngine:
         if not self.script.dev_mode:
             return _error(404, "Not Found")
         script = self.script
+        await asyncio.sleep(script.server_info_seconds)
         config = {
             "model_config": {"max_model_len": script.max_model_len, "quantization": script.quantization,
                              "hf_config": json.dumps({"vocab_size": script.vocab_size})},
@@ -267,7 +271,7 @@ class FakeEngine:
         await asyncio.sleep(self.script.prefill_seconds_per_1k * size / 1000)
         self.counters.prompt_tokens += size
         words = words_for(body, self.script)
-        answer = _Shape(body, chat, size, self.script)
+        answer = Answer(body, chat, size, self.script)
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         if body.get("stream"):
             await stream.prepare(request)
@@ -311,54 +315,6 @@ class FakeEngine:
             await asyncio.sleep(0)
             request.transport.abort()
         return mode in ("error_in_stream", "truncated", "cut", "non_utf8", "huge_line", "not_json")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shape:
-    """Writes the pieces of one answer in the shape of completions or of chat."""
-
-    body: dict[str, Any]
-    chat: bool
-    size: int
-    script: Script
-
-    def event(self, word: str, finish: str | None, *, first: bool = False) -> bytes:
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": self._logprobs([word])}
-        if self.chat:
-            choice["delta"] = {"role": "assistant", "content": ""} if first else {"content": word}
-        else:
-            choice["text"] = word
-        return b": keep-alive\n\ndata: " + json.dumps(self._envelope([choice], "chunk")).encode() + b"\n\n"
-
-    def usage(self, tokens: int) -> bytes:
-        if not (self.body.get("stream_options") or {}).get("include_usage"):
-            return b""
-        body = self._envelope([], "chunk") | {"usage": self._usage(tokens)}
-        return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-    def whole(self, words: list[str]) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": self._logprobs(words)}
-        if self.chat:
-            choice["message"] = {"role": "assistant", "content": "".join(words)}
-        else:
-            choice["text"] = "".join(words)
-        return self._envelope([choice], "completion") | {"usage": self._usage(len(words))}
-
-    def _envelope(self, choices: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-        return {"id": "cmpl-1", "object": kind, "created": 1, "model": self.body["model"], "choices": choices}
-
-    def _usage(self, tokens: int) -> dict[str, int]:
-        return {"prompt_tokens": self.size, "completion_tokens": tokens, "total_tokens": self.size + tokens}
-
-    def _logprobs(self, words: list[str]) -> dict[str, Any] | None:
-        if self.body.get("logprobs") in (None, False) or not any(words):
-            return None
-        nan = self.script.generation == "nan"
-        values = [None if nan else -0.25 - (len(word) % 7) / 4 for word in words]
-        if self.chat:
-            pairs = zip(words, values, strict=True)
-            return {"content": [{"token": word, "logprob": value} for word, value in pairs]}
-        return {"tokens": words, "token_logprobs": values, "text_offset": list(range(len(words)))}
 
 
 def _prompt_tokens(body: dict[str, Any]) -> int:

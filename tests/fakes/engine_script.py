@@ -47,6 +47,8 @@ class Script:
     adapters: list[str] = field(default_factory=list)
     chat_template: bool = True
     dev_mode: bool = False
+    server_info_seconds: float = 0.0
+    """How long /server_info takes; vLLM's first one runs programs that describe the machine."""
     api_key: str | None = None
     load_seconds: float = 0.0
     """Seconds from the start until the port accepts connections; before that it refuses them, as vLLM."""
@@ -63,6 +65,7 @@ class Script:
     asleep: bool = False
     freeze: bool = False
     """Requests hang, one is shown as running, counters stand still, /health says 200."""
+    metrics_status: int = 200
     no_metrics: bool = False
     metrics_names: str = "new"
     """`new` (0.12 and later), `old` (up to 0.9), `both`, `none` (--disable-log-stats)."""

@@ -397,7 +397,7 @@ def suspended() -> Board:
             "waiting": 31,
             "kv_cache_usage": 0.94,
             "detail": "12 running, no token for 120 s",
-            "last_exit": {"signal": 9, "code": None, "seconds": 5501.2},
+            "last_exit": {"cause": "killed", "sentence": "It was killed (signal 9) after 1 h 31 min."},
         },
         warmup={
             "outcome": "converged",

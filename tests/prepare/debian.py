@@ -1,6 +1,7 @@
 """Install the distribution's packages that the tests need, where this is Debian or Ubuntu and we are root.
 
-Python packages belong to pyproject.toml, the engine to `engine.py`.
+Python packages belong to pyproject.toml, the engine to `engine.py`. No service is ever started: a package
+that brings one is unpacked into the cache folder instead.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import os
 import shutil
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.prepare.engine import cache_folder
 from tests.prepare.outcome import Outcome, failed, passed, skipped
 from tests.prepare.running import run
 
@@ -27,10 +30,20 @@ class Package:
     name: str
     why: str
     is_there: Callable[[], bool]
+    unpacked: bool = False
+
+
+def search_path() -> str:
+    """Give the PATH of the stages: the usual one, then the programs of unpacked packages."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(_unpacked() / "usr" / "bin")])
+
+
+def _unpacked() -> Path:
+    return cache_folder() / "debian"
 
 
 def _on_path(*programs: str) -> Callable[[], bool]:
-    return lambda: any(shutil.which(program) for program in programs)
+    return lambda: any(shutil.which(program, path=search_path()) for program in programs)
 
 
 PACKAGES = (
@@ -46,6 +59,7 @@ PACKAGES = (
     Package(
         "chromium", "the status page is looked at in a real browser", _on_path("chromium", "chromium-browser")
     ),
+    Package("prometheus", "its promtool checks our metrics", _on_path("promtool"), unpacked=True),
 )
 
 
@@ -60,12 +74,11 @@ def install(folder: Path) -> Outcome:
         return skipped(STAGE, f"not there and no apt-get to install them: {wanted}")
     if os.geteuid() != 0:
         return skipped(STAGE, f"not there, and only root may install them: {wanted}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=120"]
-    code = run([*apt, "update"], folder=folder, deadline_s=300, environment=environment)
-    names = [package.name for package in missing]
-    install_them = [*apt, "install", "--no-install-recommends", *names]
-    code = run(install_them, folder=folder, deadline_s=900, environment=environment) or code
+    code = _apt(folder, 300, "update")
+    if names := [package.name for package in missing if not package.unpacked]:
+        code = _apt(folder, 900, "install", "--no-install-recommends", *names) or code
+    for package in missing:
+        code = (package.unpacked and _unpack(package.name)) or code
     still = [package for package in missing if not package.is_there()]
     seconds = time.monotonic() - started
     if still:
@@ -73,4 +86,21 @@ def install(folder: Path) -> Outcome:
         return skipped(STAGE, f"apt-get (exit code {code}) did not bring {lacking}", seconds)
     if code != 0:
         return failed(STAGE, seconds, f"apt-get ended with exit code {code}")
-    return passed(STAGE, seconds, f"installed {', '.join(names)}")
+    return passed(STAGE, seconds, f"installed {', '.join(package.name for package in missing)}")
+
+
+def _apt(folder: Path, deadline_s: float, *arguments: str) -> int:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    return run(command, folder=folder, deadline_s=deadline_s, environment=environment)
+
+
+def _unpack(name: str) -> int:
+    with tempfile.TemporaryDirectory(prefix="warmup-sidecar-debian-") as scratch:
+        folder = Path(scratch)
+        code = _apt(folder, 300, "download", name)
+        for archive in folder.glob("*.deb"):
+            _unpacked().mkdir(parents=True, exist_ok=True)
+            command = ["dpkg", "--extract", str(archive), str(_unpacked())]
+            code = run(command, folder=folder, deadline_s=120) or code
+        return code

@@ -35,7 +35,8 @@ class Stage:
 
 def _environment() -> dict[str, str]:
     # Settings of the person who runs the tests must not decide how they end.
-    return {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")}
+    return {**kept, "PATH": debian.search_path()}
 
 
 def _tool(name: str) -> str:

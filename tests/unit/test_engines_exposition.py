@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.engines.exposition import CACHE_CONFIG, asleep, identity, read, statistics
+from sidecar.engines.protocol import EngineStats
 from tests.fakes.engine_script import Counters, Script, metrics_page
 
 V06 = """\
@@ -27,6 +28,42 @@ vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} 41.0
 vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 4.0
 """
 SCALARS = ("kv_cache_usage", "running", "waiting", "prompt_tokens_total", "progress")
+
+
+#: Lines of a page that vLLM 0.32.0 on CPU gave after 185 requests; histograms and help texts left out.
+V032 = """\
+process_start_time_seconds 1.79597572812e+09
+vllm:num_requests_running{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 5.0
+vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="awake"} 1.0
+vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="weights_offloaded"} 0.0
+vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="discard_all"} 0.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.125
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 26726.0
+vllm:prefix_cache_queries_created{engine="0",model_name="tiny"} 1.7959758097796679e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 4608.0
+vllm:num_preemptions_total{engine="0",model_name="tiny"} 0.0
+vllm:prompt_tokens_total{engine="0",model_name="tiny"} 26774.0
+vllm:generation_tokens_total{engine="0",model_name="tiny"} 1495.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 183.0
+vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 0.0
+vllm:iteration_tokens_total_count{engine="0",model_name="tiny"} 880.0
+"""
+
+
+def test_a_page_of_vllm_032_gives_every_number():
+    assert statistics(read(V032)) == EngineStats(
+        identity="1795975728.12", kv_cache_usage=0.125, running=2, waiting=0, prompt_tokens_total=26774,
+        generation_tokens_total=1495, preemptions_total=0, prefix_cache_hits_total=4608,
+        prefix_cache_queries_total=26726, asleep=False, progress=26774 + 1495 + 880, missing="",
+    )
+
+
+def test_requests_that_clients_give_up_are_no_progress():
+    given_up = V032.replace('reason="abort",model_name="tiny"} 0.0', 'reason="abort",model_name="tiny"} 9.0')
+    assert given_up != V032
+    assert statistics(read(given_up)).progress == statistics(read(V032)).progress
 
 
 def test_names_of_vllm_06_are_read():

@@ -17,7 +17,7 @@ from sidecar.errors import EngineError, EngineUnauthorized, ModelNotServed, NotA
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_script import Script
 
-SHORT = Deadlines(health_s=0.1, metrics_s=0.1, facts_s=2, recheck_s=0.2)
+SHORT = Deadlines(health_s=0.1, metrics_s=0.1, facts_s=2, recheck_s=0.2, server_info_s=0.1)
 PROMPT = CompletionRequest(prompt=tuple(range(3, 103)), max_tokens=8)
 HELLO = ({"role": "user", "content": "Hello"},)
 
@@ -133,6 +133,15 @@ async def test_hints_count_over_defaults_and_the_engine_over_hints(fake: FakeEng
     fake.script.dev_mode = True
     facts = await client.facts()
     assert (facts.max_num_seqs, facts.vocab_size, facts.sources["vocab_size"]) == (256, 32000, "/server_info")
+
+
+async def test_facts_do_not_wait_for_a_slow_server_info_when_there_are_hints(
+    fake: FakeEngine, client: VllmEngine
+):
+    fake.script.dev_mode, fake.script.server_info_seconds = True, 1.0
+    client.use_hints({"max_num_seqs": Hint(64, "argv --max-num-seqs")})
+    async with asyncio.timeout(0.9):
+        assert (await client.facts()).max_num_seqs == 64
 
 
 async def test_the_vocabulary_comes_from_the_model_directory_when_it_is_local(
@@ -348,6 +357,12 @@ async def test_an_engine_without_metrics_is_an_engine_and_says_what_is_missing(
     stats = await client.stats()
     assert stats.identity is not None
     assert "--disable-log-stats" in stats.missing
+
+
+async def test_metrics_that_fail_for_now_are_an_error_and_no_reading(fake: FakeEngine, client: VllmEngine):
+    fake.script.metrics_status = 500
+    with pytest.raises(EngineError, match="HTTP 500 to /metrics"):
+        await client.stats()
 
 
 async def test_sleep_is_seen_in_the_metrics(fake: FakeEngine, client: VllmEngine):

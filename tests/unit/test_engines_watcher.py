@@ -339,6 +339,15 @@ async def test_an_engine_without_start_time_has_another_identity_after_it_was_go
     assert watch.last.identity == "unnamed:ab12:2"
 
 
+async def test_a_reading_without_start_time_does_not_change_the_identity():
+    engine = Played()
+    async with Watch(engine) as watch:
+        await asyncio.sleep(3)
+        engine.stats_now = replace(IDLE, identity=None)
+        await asyncio.sleep(10)
+    assert {each.identity for _, each in watch.reports} == {"process:100.0"}
+
+
 async def test_missing_metrics_are_in_the_sentence_of_an_engine_that_is_up():
     engine = Played(stats_now=EngineStats(missing="No metrics here."))
     async with Watch(engine) as watch:

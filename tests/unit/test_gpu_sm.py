@@ -39,7 +39,7 @@ def test_a_product_name_tells_its_sm_version(product: str, name: str) -> None:
     assert sm.from_product(product) == name
 
 
-@pytest.mark.parametrize("product", ["", "NVIDIA XH2000", "AMD Instinct MI300X"])
+@pytest.mark.parametrize("product", ["", "NVIDIA XH200", "NVIDIA H2000", "AMD Instinct MI300X"])
 def test_a_product_that_is_not_in_the_table_has_no_sm_version(product: str) -> None:
     assert sm.from_product(product) is None
 

@@ -28,7 +28,7 @@ STATS = {
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics("0.1.0", "launcher", ["triton", "deep_gemm"])
+    return Metrics("0.1.0", "launcher", ["triton", "deep_gemm", *(f"family{n}" for n in range(22))])
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

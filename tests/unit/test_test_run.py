@@ -38,8 +38,10 @@ def test_an_error_outside_of_any_test_is_a_failure(tmp_path: Path):
     assert from_pytest("tests", 3, report(tmp_path, PASSED), 0).failed == 1
 
 
-def test_no_test_at_all_is_a_failure(tmp_path: Path):
-    assert from_pytest("tests", 5, report(tmp_path), 0).failed == 1
+def test_no_test_at_all_is_a_failure_that_says_so(tmp_path: Path):
+    outcome = from_pytest("tests", 5, report(tmp_path), 0)
+    assert outcome.failed == 1
+    assert "no test" in outcome.note
 
 
 def test_a_report_that_is_not_there_is_a_failure(tmp_path: Path):

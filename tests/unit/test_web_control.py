@@ -136,12 +136,14 @@ async def test_a_refused_start_leaves_no_temporary_file(
     assert names_in(tmp_path) == [control.SOCKET]
 
 
-@pytest.mark.parametrize("folder", ["missing", "x" * 120])
-async def test_a_directory_that_can_not_hold_a_socket_is_a_sentence(
-    tmp_path: Path, daemon: Daemon, folder: str
-) -> None:
-    with pytest.raises(ControlSocketUnusable, match="control socket"):
-        await serve(tmp_path / folder, daemon)
+async def test_a_directory_that_is_missing_is_a_sentence(tmp_path: Path, daemon: Daemon) -> None:
+    with pytest.raises(ControlSocketUnusable, match="the directory must exist"):
+        await serve(tmp_path / "missing", daemon)
+
+
+async def test_a_path_that_is_too_long_for_a_socket_is_a_sentence(tmp_path: Path, daemon: Daemon) -> None:
+    with pytest.raises(ControlSocketUnusable, match="longer than the 107 bytes"):
+        await serve(tmp_path / ("x" * 120), daemon)
 
 
 async def test_something_else_at_the_place_of_the_socket_is_not_overwritten(

@@ -184,7 +184,8 @@ def test_none_is_left_out_and_lists_are_flattened() -> None:
     [
         (0.0, "0 ms"), (0.0804, "80 ms"), (0.9996, "1.00 s"), (2.314, "2.31 s"), (9.996, "10.0 s"),
         (84.24, "84.2 s"), (99.96, "100 s"), (119.6, "2 min 00 s"), (185, "3 min 05 s"),
-        (3599.7, "1 h 00 min"), (7500, "2 h 05 min"), (273_600, "3 d 4 h"), (None, "–"), (float("nan"), "–"), ("x", "–"),
+        (3599.7, "1 h 00 min"), (7500, "2 h 05 min"), (273_600, "3 d 4 h"),
+        (None, "–"), (float("nan"), "–"), ("x", "–"),
     ],
 )  # fmt: skip
 def test_durations_are_written_for_people(seconds: object, words_: str) -> None:

@@ -1,0 +1,78 @@
+"""Why engines end: words of real engines, and what is not a cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.handshake import CAUSES, Exited, classify_exit
+
+API_SERVER = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+
+CASES = [
+    ("out_of_memory", 1, "(EngineCore_DP0 pid=9) ERROR 11-29 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried"),
+    ("out_of_memory", 1, "ValueError: Free memory on device (10/80 GiB) on startup is less than desired GPU memory utilization"),
+    ("out_of_memory", 1, "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
+    ("out_of_memory", 1, "ValueError: To serve at least one request with the models's max seq len (131072), (16.0 GiB KV "
+                         "cache is needed, which is larger than the available KV cache memory (8.1 GiB)."),
+    ("bad_arguments", 2, "vllm: error: unrecognized arguments: --nope"),
+    ("bad_arguments", 2, "api_server.py: error: argument --kv-cache-dtype: invalid choice: 'fp7'"),
+    ("bad_arguments", 1, "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"),
+    ("missing_model", 1, "OSError: /models/m is not a local folder and is not a valid model identifier listed on"),
+    ("missing_model", 1, "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error."),
+    ("missing_model", 1, "ValueError: Invalid repository ID or local directory specified: '/models/m'."),
+    ("port_in_use", 1, "OSError: [Errno 98] Address already in use"),
+    ("wrong_arch", 1, "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    ("driver_too_old", 1, "RuntimeError: CUDA driver version is insufficient for CUDA runtime version"),
+    ("disk_full", 1, "OSError: [Errno 28] No space left on device: '/var/cache/engine/x'"),
+    ("no_permission", 1, "PermissionError: [Errno 13] Permission denied: '/.triton'"),
+    ("no_compiler", 1, "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found"),
+    ("no_compiler", 1, "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'"),
+    ("artifact_download", 1, "RuntimeError: Failed to download cubin fmhaSm100.cubin"),
+    ("crash", 1, "AssertionError: expected size 4==4, stride 5120==2560 at dim=0"),
+    ("crash", 1, API_SERVER),
+    ("crash", 134, "terminate called after throwing an instance of 'c10::Error'"),
+    ("crash", 0, "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."),
+    ("clean", 0, "INFO: Application shutdown complete."),
+    ("not_found", 127, "vllm: [Errno 2] No such file or directory: 'vllm'"),
+    ("killed", 137, "INFO still loading"),
+]
+
+
+@pytest.mark.parametrize(("cause", "code", "line"), CASES, ids=[f"{case[0]}-{i}" for i, case in enumerate(CASES)])
+def test_the_cause_is_read_from_exit_code_and_last_words(cause: str, code: int, line: str):
+    found = classify_exit(Exited(code, None, 12.3, False, ("INFO before", line)))
+    assert found.cause == cause
+    assert CAUSES[cause].rstrip(".") in found.sentence
+    assert "12 s" in found.sentence
+
+
+@pytest.mark.parametrize(("number", "cause", "counts"), [(9, "killed", False), (11, "crash", True), (6, "crash", True),
+                                                         (15, "terminated", False), (2, "terminated", False), (64, "crash", True)])
+def test_signals_from_outside_do_not_count_and_faults_do(number: int, cause: str, counts: bool):
+    found = classify_exit(Exited(None, number, 1.0, False, ()))
+    assert (found.cause, found.counts) == (cause, counts)
+
+
+def test_only_what_a_cache_can_bring_about_counts():
+    counting = {classify_exit(Exited(code, None, 1, False, (line,))).cause for _, code, line in CASES
+                if classify_exit(Exited(code, None, 1, False, (line,))).counts}
+    assert counting == {"crash", "wrong_arch", "driver_too_old"}
+
+
+def test_an_end_that_was_asked_for_is_no_crash():
+    lines = ("EngineDeadError: EngineCore encountered an issue",)
+    assert classify_exit(Exited(1, None, 1, False, lines), terminating=True).cause == "terminated"
+    assert classify_exit(Exited(1, None, 1, True, lines)).cause == "restart"
+
+
+def test_the_root_cause_above_the_last_lines_is_found():
+    root = "(EngineCore_DP0 pid=9) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+    found = classify_exit(Exited(1, None, 1, False, (API_SERVER,)), fatal_lines=(root,))
+    assert found.cause == "out_of_memory"
+    assert "CUDA out of memory" in found.sentence
+
+
+def test_an_engine_that_never_ran_and_an_endless_line_make_a_sentence():
+    assert "it never ran" in classify_exit(Exited(None, None, 0, False, ())).sentence
+    sentence = classify_exit(Exited(1, None, 0, False, ("ValueError: " + "x" * 5000,))).sentence
+    assert len(sentence) < 400
