@@ -19,10 +19,12 @@ from sidecar.errors import SettingsError
 
 PREFIX = "WARMUP_"
 FILE_VARIABLE = "WARMUP_CONFIG"
+#: Variables with our prefix that are no settings: the file's name, the demo's, the lone launcher's, the tests'.
+FOREIGN = frozenset({FILE_VARIABLE, "WARMUP_DEMO_PIP_ARGS", "WARMUP_LAUNCHER_WAIT_S", "WARMUP_TEST_SCREENSHOTS"})
 
 GoldenPolicy = Literal["retry-cold", "hold", "serve"]
 
-#: Variables that Kubernetes adds for every Service of the namespace; a Service called `warmup…` makes them look like ours.
+#: Variables that Kubernetes adds for every Service of the namespace; one called `warmup…` makes them look like ours.
 #: Kubernetes documentation, "Discovering services: environment variables".
 SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
 
@@ -43,14 +45,16 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     engine_url: str = Field(
-        "http://127.0.0.1:8000", pattern=r"^https?://[^/\s]+$",
+        "http://127.0.0.1:8000",
+        pattern=r"^https?://[^/\s]+$",
         description="Where the engine answers: scheme, host and port, no path.",
     )
     engine: Literal["auto", "vllm"] = Field("auto", description="Which engine it is; `auto` asks the port.")
     api_key_file: Path | None = Field(None, description="File with the engine's API key; re-read when it changes.")
     model: str = Field("", description="Served model name to send traffic to; empty: the first that /v1/models lists.")
     listen: str = Field(
-        "0.0.0.0:9797", pattern=r"^(\[[0-9a-fA-F:]*\]|[^:\s]*):\d{1,5}$",
+        "0.0.0.0:9797",
+        pattern=r"^(\[[0-9a-fA-F:]*\]|[^:\s]*):\d{1,5}$",
         description="Address and port of probes, status page and metrics; `[::]:9797` for IPv6.",
     )
     live_cache: Path = Field(
@@ -63,7 +67,8 @@ class Settings(pydantic.BaseModel):
     )
     profile: str = Field("auto", description="Warm-up profile: `auto` (by SM version), a shipped name, or a path.")
     sm: str = Field(
-        "", pattern=r"^(sm\d{2,3}|cpu)?$",
+        "",
+        pattern=r"^(sm\d{2,3}|cpu)?$",
         description="SM version such as `sm90`, or `cpu`; empty: asked from NVML, then from the launcher's facts.",
     )
     image: str = Field(
@@ -76,14 +81,21 @@ class Settings(pydantic.BaseModel):
         True, description="The engine's command is prefixed by the launcher; `false`: the sidecar only sees its port."
     )
     restore_timeout_s: float = Field(
-        60, gt=0, le=3600, description="Cap of a restore, counted from the arrival of the facts; past it the start is cold."
+        60,
+        gt=0,
+        le=3600,
+        description="Cap of a restore, counted from the arrival of the facts; past it the start is cold.",
     )
     warm_budget_s: float = Field(
-        1800, ge=0, le=86400,
-        description="Cap of warm-up; 0: none is done. 30 minutes, because a first boot on an empty store compiles that long.",
+        1800,
+        ge=0,
+        le=86400,
+        description="Cap of warm-up; 0: none is done. 30 minutes: a first boot on an empty store compiles so long.",
     )
     request_timeout_s: float = Field(
-        900, gt=0, le=7200,
+        900,
+        gt=0,
+        le=7200,
         description="Cap of one warm-up request. Beyond the 600 s after which NCCL's watchdog ends a stalled engine.",
     )
     on_golden_failed: str = Field(
@@ -104,11 +116,15 @@ class Settings(pydantic.BaseModel):
     )
     publish_timeout_s: float = Field(900, gt=0, le=86400, description="Cap of one publish.")
     drain_s: float = Field(
-        25, ge=0, le=3600,
+        25,
+        ge=0,
+        le=3600,
         description="How long the launcher holds SIGTERM for in-flight requests; below the pod's grace period of 30 s.",
     )
     settle_s: float = Field(
-        2, ge=0, le=300,
+        2,
+        ge=0,
+        le=300,
         description="How long the launcher waits at SIGTERM before it believes that no request is in flight, "
         "because endpoints are updated a moment after readiness.",
     )
@@ -226,8 +242,11 @@ def _check_one(field: str, raw: Any, source: str) -> Problem | None:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         shown = variable(field) if source == "environment" else field
-        return Problem(source, f"{shown}={raw!r} is not usable: {first['msg'].removeprefix('Value error, ')}. "
-                               f"Default used instead: {_default(field)!r}.")
+        return Problem(
+            source,
+            f"{shown}={raw!r} is not usable: {first['msg'].removeprefix('Value error, ')}. "
+            f"Default used instead: {_default(field)!r}.",
+        )
     return None
 
 
@@ -247,7 +266,7 @@ def _unknown(field: str, source: str) -> str:
 def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in sorted(environment.items()):
-        if not name.startswith(PREFIX) or name == FILE_VARIABLE or value == "" or SERVICE_LINK.search(name):
+        if not name.startswith(PREFIX) or value == "" or name in FOREIGN or SERVICE_LINK.search(name):
             continue
         field = name.removeprefix(PREFIX).lower()
         if field in Settings.model_fields:

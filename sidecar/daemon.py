@@ -119,10 +119,17 @@ class Daemon:
     def _make_pod(self, board: Board, metrics: Metrics) -> Pod:
         settings, boot = self._settings, secrets.token_hex(8)
         pod = Pod(
-            settings=settings, mode=self._mode, boot=boot, host_boot=_host_boot(),
+            settings=settings,
+            mode=self._mode,
+            boot=boot,
+            host_boot=_host_boot(),
             engine=make_engine(settings, _key_reader(settings.api_key_file), time.monotonic),
-            caches=CacheClient(clock=time.monotonic), board=board, metrics=metrics, clock=time.monotonic,
-            rng=random.Random(secrets.randbits(64)), store=settings.store,
+            caches=CacheClient(clock=time.monotonic),
+            board=board,
+            metrics=metrics,
+            clock=time.monotonic,
+            rng=random.Random(secrets.randbits(64)),
+            store=settings.store,
         )
         pod.opened_at = time.monotonic()
         board.engine = {"url": settings.engine_url, "state": "unknown", "restarts": 0}
@@ -143,8 +150,11 @@ class Daemon:
             return
         pod.live_cache = str(path)
         if network := live_cache.network_filesystem(path):
-            self._degrade(pod, f"The live cache {path} lies on {network}, a network filesystem: compilers lose files there. "
-                               "Mount a local disk (emptyDir) and keep the network volume for WARMUP_STORE.")
+            self._degrade(
+                pod,
+                f"The live cache {path} lies on {network}, a network filesystem: compilers lose files there. "
+                "Mount a local disk (emptyDir) and keep the network volume for WARMUP_STORE.",
+            )
 
     def _take_control(self, pod: Pod) -> None:
         control = ControlDirectory(self._settings.control_dir, pod.boot)
@@ -183,8 +193,9 @@ class Daemon:
                 pod.observation = observation
                 first.set()
 
-        watcher = EngineWatcher(pod.engine, clock=time.monotonic, sleep=asyncio.sleep, stall_s=self._settings.stall_s,
-                                boot=pod.boot)
+        watcher = EngineWatcher(
+            pod.engine, clock=time.monotonic, sleep=asyncio.sleep, stall_s=self._settings.stall_s, boot=pod.boot
+        )
         self._start("engine watcher", watcher.run(report))
         if self._settings.gpu_interval_s > 0:
             self._start("gpu", self._read_gpus(pod))
@@ -224,7 +235,9 @@ class Daemon:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a part ended by a bug; please report it", part=task.get_name(), error=repr(error), exc_info=error)
+            _log.error(
+                "a part ended by a bug; please report it", part=task.get_name(), error=repr(error), exc_info=error
+            )
 
     async def _heartbeat(self) -> None:
         while True:
@@ -256,8 +269,10 @@ class Daemon:
 
         def rewarm() -> str:
             if supervisor.snapshot.phase not in (Phase.READY, Phase.SUSPENDED, Phase.DRAINING):
-                raise NotSo(f"The pod is {supervisor.snapshot.phase.value}; it is warmed anyway. "
-                            "Re-warming works when it is ready, suspended or draining.")
+                raise NotSo(
+                    f"The pod is {supervisor.snapshot.phase.value}; it is warmed anyway. "
+                    "Re-warming works when it is ready, suspended or draining."
+                )
             supervisor.post(lifecycle.RewarmAsked())
             return "Warming up again; the pod is not ready meanwhile."
 
@@ -277,12 +292,13 @@ class Daemon:
             await asyncio.sleep(self._settings.gpu_interval_s)
 
     async def _open_startup(self, pod: Pod, supervisor: Supervisor) -> None:
-        """Let the engine's container start: at once with the launcher, else when restore has settled or its cap is over."""
+        """Let the engine's container start: at once with the launcher, else when restore has settled or is given up."""
         closed = (Phase.STARTING, Phase.RESTORING) if self._mode is Mode.BESIDE else (Phase.STARTING,)
-        deadline = time.monotonic() + self._settings.restore_timeout_s + STARTUP_GRACE_S
+        cap_s = self._settings.restore_timeout_s + STARTUP_GRACE_S
         pod.board.startup_sentence = "Restoring kernel caches; the engine's container may start when this has ended."
-        while supervisor.snapshot.phase in closed and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(cap_s):
+                await supervisor.reached(lambda snapshot: snapshot.phase not in closed)
         if self._mode is Mode.BESIDE and pod.control is not None:
             with suppress(OSError):
                 restoring.note_beside_released(pod.control.path)
@@ -332,10 +348,14 @@ class Daemon:
 
 def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
     return LauncherSettings(
-        version=sidecar.__version__, engine_url=settings.engine_url, live_cache=live,
+        version=sidecar.__version__,
+        engine_url=settings.engine_url,
+        live_cache=live,
         environment=families.environment(live) if live else {},
         directories=tuple(families.directories(live)) if live else (),
-        wait_s=settings.restore_timeout_s + LAUNCHER_GRACE_S, drain_s=settings.drain_s, settle_s=settings.settle_s,
+        wait_s=settings.restore_timeout_s + LAUNCHER_GRACE_S,
+        drain_s=settings.drain_s,
+        settle_s=settings.settle_s,
     )
 
 

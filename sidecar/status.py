@@ -140,12 +140,14 @@ SECTIONS: Mapping[str, str] = {
     "`running`, `waiting`, `kv_cache_usage`, `attempt`, `restarts`, `healthy_after_s` (attempt start to first answer), "
     "`last_exit`.",
     "restore": "`outcome` (pending, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
-    "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, `families`.",
-    "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled), `sentence`, `profile`, `round`, "
-    "`steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, seconds, detail), "
+    "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, "
+    "`families`.",
+    "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled), `sentence`, "
+    "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
+    "seconds, detail), "
     "`kernels_before_ready` and `kernels_after_ready` per family, `requests`, `seconds`.",
-    "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, `generation`, "
-    "`parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
+    "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
+    "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
     "golden": "`outcome` (pending, passed, degenerate, failed), `sentence`, `checks`.",
     "cache": "Live cache: `path`, and `files`, `bytes`, `kernels` of each of `families`; or `trouble`.",
     "gpu": "What NVML says, or `unavailable` with the reason.",

@@ -69,6 +69,7 @@ class CacheClient:
     def __init__(self, clock: Callable[[], float], command: Sequence[str] | None = None) -> None:
         self._clock = clock
         self._command = tuple(command or (sys.executable, "-m", "sidecar.caches.worker"))
+        self._reaping: set[asyncio.Future[tuple[bytes, bytes]]] = set()
 
     async def restore(
         self, request: RestoreRequest, deadline_s: float, on_progress: OnProgress = ignore_progress
@@ -134,10 +135,22 @@ class CacheClient:
         except TimeoutError:
             ending.timed_out = True
         finally:
-            await _end(process)
+            await self._end(process)
         if not ending.trouble and ending.result is None:
             ending.trouble = f"the worker ended with code {process.returncode} and gave no result"
         return ending
+
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Kill the worker's process group and reap it; one stuck in the kernel is reaped when it gets free."""
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        # Reads what is left in the pipes, too: they are closed only then.
+        reaping = asyncio.ensure_future(process.communicate())
+        self._reaping.add(reaping)
+        reaping.add_done_callback(self._reaping.discard)
+        await asyncio.wait({reaping}, timeout=KILL_GRACE_S)
 
 
 def _cold(request: RestoreRequest, outcome: RestoreOutcome, sentence: str, seconds: float) -> RestoreResult:
@@ -171,6 +184,7 @@ async def _talk(
         await asyncio.wait({collector}, timeout=KILL_GRACE_S)
     finally:
         collector.cancel()
+        await asyncio.wait({collector})
 
 
 def _take(line: bytes, ending: _Ending, on_progress: OnProgress) -> bool:
@@ -203,17 +217,6 @@ async def _collect(stream: asyncio.StreamReader, into: list[str]) -> None:
     while chunk := await stream.read(65536):
         into.extend(chunk.decode("utf-8", "replace").splitlines())
         del into[:-20]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the worker's process group and reap it; the loop reaps one stuck in the kernel when it ends."""
-    if process.stdin is not None:
-        process.stdin.close()
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    waiting = asyncio.ensure_future(process.wait())
-    await asyncio.wait({waiting}, timeout=KILL_GRACE_S)
 
 
 def _trouble(what: str, ending: _Ending, error: ValueError) -> str:

@@ -120,8 +120,20 @@ class StopAsked:
 
 
 Event = (
-    Started | AttemptOpened | AttemptStarted | AttemptTerminating | AttemptClosed | ChildExited | EngineObserved
-    | RestoreEnded | WarmEnded | VerifyEnded | RetryDue | RewarmAsked | DrainAsked | StopAsked
+    Started
+    | AttemptOpened
+    | AttemptStarted
+    | AttemptTerminating
+    | AttemptClosed
+    | ChildExited
+    | EngineObserved
+    | RestoreEnded
+    | WarmEnded
+    | VerifyEnded
+    | RetryDue
+    | RewarmAsked
+    | DrainAsked
+    | StopAsked
 )
 
 
@@ -220,6 +232,18 @@ class Exit:
 
 
 Command = (
-    Launch | Restore | Warm | Verify | Publish | Cancel | Prove | Unprove | RecordBoot | Quarantine | RestartEngine
-    | RetryLater | StopEngine | Exit
+    Launch
+    | Restore
+    | Warm
+    | Verify
+    | Publish
+    | Cancel
+    | Prove
+    | Unprove
+    | RecordBoot
+    | Quarantine
+    | RestartEngine
+    | RetryLater
+    | StopEngine
+    | Exit
 )

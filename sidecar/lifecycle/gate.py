@@ -36,8 +36,10 @@ def _awaiting_launcher(s: Snapshot) -> str:
         return "Waiting for the engine's command to report its facts; this takes a second or two."
     if s.died:
         return f"The engine ended: {s.died} Waiting for its container to start again."
-    return ("Waiting for the engine's container: its launcher has not reported yet. If the container runs, check that its "
-            "command is prefixed with `python3 <control dir>/launcher.py --` and that both mount the control directory.")
+    return (
+        "Waiting for the engine's container: its launcher has not reported yet. If the container runs, check that its "
+        "command is prefixed with `python3 <control dir>/launcher.py --` and that both mount the control directory."
+    )
 
 
 def _restoring(s: Snapshot) -> str:
@@ -52,7 +54,7 @@ def _awaiting_engine(s: Snapshot) -> str:
     return f"Waiting for the engine to answer; restore was: {s.restore or 'not done'}."
 
 
-def _warming(s: Snapshot) -> str:
+def _warming(_: Snapshot) -> str:
     return "Warming up: traffic waits until a whole round of real requests compiles nothing new."
 
 
@@ -75,18 +77,25 @@ def _suspended(s: Snapshot) -> str:
     if s.suspension is Suspension.ASLEEP:
         return "The engine sleeps; nothing is sent to it. It is warmed and checked again when it wakes."
     if s.suspension is Suspension.STALLED:
-        return f"The engine makes no progress with requests running ({s.engine_detail}); restart its container if it stays so."
+        return (
+            f"The engine makes no progress with requests running ({s.engine_detail}); "
+            "restart its container if it stays so."
+        )
     if s.suspension is Suspension.DEGENERATE:
-        return (f"The output is degenerate: {s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype and "
-                "scales, then delete the pod or run `warmup-sidecar rewarm`.")
+        return (
+            f"The output is degenerate: {s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype "
+            "and scales, then delete the pod or run `warmup-sidecar rewarm`."
+        )
     if s.suspension is Suspension.BROKEN:
         return f"The engine can't generate: {s.verify_sentence} It is tried again every 30 s."
-    return (f"Warm-up did not prove the engine warm: {s.warm_sentence} Held by policy on_unwarmed=hold; raise "
-            "WARMUP_WARM_BUDGET_S, mend the cause, or run `warmup-sidecar rewarm`.")
+    return (
+        f"Warm-up did not prove the engine warm: {s.warm_sentence} Held by policy on_unwarmed=hold; raise "
+        "WARMUP_WARM_BUDGET_S, mend the cause, or run `warmup-sidecar rewarm`."
+    )
 
 
 _SENTENCES: dict[Phase, Callable[[Snapshot], str]] = {
-    Phase.STARTING: lambda s: "The sidecar is starting.",
+    Phase.STARTING: lambda _: "The sidecar is starting.",
     Phase.AWAITING_LAUNCHER: _awaiting_launcher,
     Phase.RESTORING: _restoring,
     Phase.AWAITING_ENGINE: _awaiting_engine,
@@ -94,6 +103,8 @@ _SENTENCES: dict[Phase, Callable[[Snapshot], str]] = {
     Phase.VERIFYING: _verifying,
     Phase.READY: _ready,
     Phase.SUSPENDED: _suspended,
-    Phase.DRAINING: lambda s: f"Draining, asked by {s.drained_by or 'the operator'}: no new traffic; requests in flight may end.",
-    Phase.STOPPED: lambda s: "The sidecar has stopped.",
+    Phase.DRAINING: lambda s: (
+        f"Draining, asked by {s.drained_by or 'the operator'}: no new traffic; requests in flight may end."
+    ),
+    Phase.STOPPED: lambda _: "The sidecar has stopped.",
 }

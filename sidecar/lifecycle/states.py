@@ -59,8 +59,8 @@ class Snapshot:
 
     `work` numbers the restore, warm-up or check in progress: an ending that carries another number is stale.
     `attempt` is the launcher's name for one start of the engine; `identity` tells one engine process from the next.
-    `deaths` counts engine deaths before ready on `generation`; `served` says that this attempt was ready once, so that its
-    end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
+    `deaths` counts engine deaths before ready on `generation`; `served` says that this attempt was ready once, so that
+    its end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
     `cold_next` makes the next restore a cold start.
     """
 

@@ -44,7 +44,9 @@ def _impossible(s: Snapshot, event: e.Event, policy: Policy) -> Result:
 
 def _cleared(s: Snapshot, phase: Phase, **changes: Any) -> Snapshot:
     """Enter a phase without anything that the last warm-up, check or suspension left behind."""
-    clean = replace(s, phase=phase, warm="", warm_sentence="", verify="", verify_sentence="", suspension=None, adopting=False)
+    clean = replace(
+        s, phase=phase, warm="", warm_sentence="", verify="", verify_sentence="", suspension=None, adopting=False
+    )
     return replace(clean, **changes)
 
 
@@ -53,9 +55,20 @@ def _cleared(s: Snapshot, phase: Phase, **changes: Any) -> Snapshot:
 
 def _started(s: Snapshot, event: e.Started, policy: Policy) -> Result:
     if event.adoptable:
-        adopted = replace(s, phase=Phase.VERIFYING, work=s.work + 1, identity=event.adoptable, attempt=event.attempt,
-                          had_attempt=bool(event.attempt), served=True, generation=event.generation, restore="skipped", warm="adopted", adopting=True,
-                          warm_sentence="Adopted: this engine was proven before the sidecar restarted.")
+        adopted = replace(
+            s,
+            phase=Phase.VERIFYING,
+            work=s.work + 1,
+            identity=event.adoptable,
+            attempt=event.attempt,
+            had_attempt=bool(event.attempt),
+            served=True,
+            generation=event.generation,
+            restore="skipped",
+            warm="adopted",
+            adopting=True,
+            warm_sentence="Adopted: this engine was proven before the sidecar restarted.",
+        )
         return adopted, (e.Verify(adopted.work, canary=True),)
     if s.mode is Mode.BESIDE:
         if event.engine_runs:
@@ -88,8 +101,9 @@ def _engine_started(s: Snapshot, event: e.AttemptStarted, policy: Policy) -> Res
     if s.phase is Phase.RESTORING and event.attempt == s.attempt and event.by == "launcher":
         return replace(s, phase=Phase.AWAITING_ENGINE, restore="late"), (e.Cancel(),)
     if s.phase is Phase.AWAITING_LAUNCHER:
-        return replace(s, phase=Phase.AWAITING_ENGINE, attempt=event.attempt, had_attempt=True, restore="skipped",
-                       identity=""), ()
+        return replace(
+            s, phase=Phase.AWAITING_ENGINE, attempt=event.attempt, had_attempt=True, restore="skipped", identity=""
+        ), ()
     return s, ()
 
 
@@ -145,8 +159,9 @@ def _restore_ended(s: Snapshot, event: e.RestoreEnded, policy: Policy) -> Result
         return s, ()
     known = s.generation if event.outcome == "kept" and not event.generation else event.generation
     deaths = s.deaths if known == s.generation else 0
-    return replace(s, phase=Phase.AWAITING_ENGINE, restore=event.outcome, generation=known, deaths=deaths,
-                   cold_next=False), ()
+    return replace(
+        s, phase=Phase.AWAITING_ENGINE, restore=event.outcome, generation=known, deaths=deaths, cold_next=False
+    ), ()
 
 
 def _observed_restoring(s: Snapshot, event: e.EngineObserved, policy: Policy) -> Result:
@@ -258,9 +273,19 @@ def _ready(s: Snapshot) -> Result:
 def _degenerate(s: Snapshot, policy: Policy) -> Result:
     for choice in policy.on_golden_failed:
         if choice == "retry-cold" and s.mode is not Mode.BESIDE and s.restore in RESTORED and not s.cold_retried:
-            condemned = (e.Quarantine(s.generation, f"Output was degenerate: {s.verify_sentence}"),) if s.generation else ()
-            after = _cleared(s, Phase.AWAITING_LAUNCHER, cold_next=True, cold_retried=True, generation="", identity="",
-                             restore="", died="its output was degenerate, so it is restarted with empty caches.")
+            condemned = (
+                (e.Quarantine(s.generation, f"Output was degenerate: {s.verify_sentence}"),) if s.generation else ()
+            )
+            after = _cleared(
+                s,
+                Phase.AWAITING_LAUNCHER,
+                cold_next=True,
+                cold_retried=True,
+                generation="",
+                identity="",
+                restore="",
+                died="its output was degenerate, so it is restarted with empty caches.",
+            )
             return after, (*condemned, e.RestartEngine(s.attempt, "output is degenerate; retrying with empty caches"))
         if choice == "serve":
             return _ready(s)
@@ -310,11 +335,16 @@ def _everywhere(handler: Handler, *, but: Mapping[Phase, Handler] | None = None)
 _BY_EVENT: dict[type[Any], dict[Phase, Handler]] = {
     e.Started: _rows({Phase.STARTING: _started}, otherwise=_impossible),
     e.AttemptOpened: _everywhere(_open, but={Phase.STARTING: _impossible}),
-    e.AttemptStarted: _rows({Phase.AWAITING_LAUNCHER: _engine_started, Phase.RESTORING: _engine_started}, otherwise=_stay),
-    e.AttemptTerminating: _everywhere(_terminating, but={Phase.STARTING: _impossible, Phase.DRAINING: _stay,
-                                                         Phase.AWAITING_LAUNCHER: _stay}),
-    e.AttemptClosed: _everywhere(_closed, but={Phase.STARTING: _impossible, Phase.AWAITING_LAUNCHER: _stay,
-                                               Phase.DRAINING: _closed_while_draining}),
+    e.AttemptStarted: _rows(
+        {Phase.AWAITING_LAUNCHER: _engine_started, Phase.RESTORING: _engine_started}, otherwise=_stay
+    ),
+    e.AttemptTerminating: _everywhere(
+        _terminating, but={Phase.STARTING: _impossible, Phase.DRAINING: _stay, Phase.AWAITING_LAUNCHER: _stay}
+    ),
+    e.AttemptClosed: _everywhere(
+        _closed,
+        but={Phase.STARTING: _impossible, Phase.AWAITING_LAUNCHER: _stay, Phase.DRAINING: _closed_while_draining},
+    ),
     e.ChildExited: _everywhere(_child_exited),
     e.EngineObserved: _rows(
         {

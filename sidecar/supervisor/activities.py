@@ -74,7 +74,9 @@ class PodActivities:
         pod, result = self._pod, self._pod.restored
         if not pod.store or result is None or pod.settings.store_mode == "read-only":
             return
-        scope: Literal["exact", "toolchain"] = "exact" if result.generations.get("exact") == command.generation else "toolchain"
+        scope: Literal["exact", "toolchain"] = (
+            "exact" if result.generations.get("exact") == command.generation else "toolchain"
+        )
         key = result.exact_key if scope == "exact" else result.toolchain_key
         if not key:
             return
@@ -85,8 +87,15 @@ class PodActivities:
         else:
             kind, record = "boot", {"outcome": command.outcome}
         record |= {"generation": command.generation, "attempt": pod.restored_attempt, "boot": pod.boot}
-        request = RecordRequest(store=pod.store, scope=scope, key=key, generation=command.generation, kind=kind,
-                                name=f"{pod.restored_attempt or 'beside'}-{pod.boot[:8]}", record=record)
+        request = RecordRequest(
+            store=pod.store,
+            scope=scope,
+            key=key,
+            generation=command.generation,
+            kind=kind,
+            name=f"{pod.restored_attempt or 'beside'}-{pod.boot[:8]}",
+            record=record,
+        )
         if trouble := await pod.caches.record(request, RECORD_S):
             pod.board.tell(f"The store could not take a {kind} record: {trouble}", "warning")
 

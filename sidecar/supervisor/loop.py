@@ -88,11 +88,25 @@ class Supervisor:
         self._publisher: asyncio.Task[None] | None = None
         self._notes: asyncio.Queue[lifecycle.Command] = asyncio.Queue()
         self._story: list[str] = []
+        self._waiters: list[tuple[Callable[[Snapshot], bool], asyncio.Future[None]]] = []
         self._log = structlog.get_logger("supervisor")
 
     def post(self, event: Event) -> None:
         """Hand in an event; events are taken in the order in which they came."""
         self._events.put_nowait(event)
+
+    async def reached(self, wanted: Callable[[Snapshot], bool]) -> None:
+        """Wait until a snapshot is as wanted."""
+        if not wanted(self.snapshot):
+            there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((wanted, there))
+            await there
+
+    def _tell_waiters(self) -> None:
+        for wanted, there in self._waiters:
+            if not there.done() and wanted(self.snapshot):
+                there.set_result(None)
+        self._waiters = [waiter for waiter in self._waiters if not waiter[1].done()]
 
     async def run(self) -> int:
         """Step until the state machine says Exit, and give its code. Ends every task it began."""
@@ -119,6 +133,7 @@ class Supervisor:
             self._story = [*self._story[-9:], f"{before.phase.value} --{type(event).__name__}--> {after.phase.value}"]
         self.snapshot = after
         self._telling.stepped(before, event, after, lifecycle.gate(after))
+        self._tell_waiters()
         code: int | None = None
         for command in commands:
             if isinstance(command, lifecycle.Exit):
@@ -132,25 +147,34 @@ class Supervisor:
             case lifecycle.Cancel():
                 self._cancel()
             case lifecycle.Launch():
-                self._spawn("launch", self._activities.launch(), lambda sentence: lifecycle.ChildExited(70))
+                self._spawn("launch", self._activities.launch(), lambda _sentence: lifecycle.ChildExited(70))
             case lifecycle.Restore():
                 self._begin_restore(command)
             case lifecycle.Warm():
                 work = command.work
-                self._begin("warm", self._activities.warm(command),
-                            lambda sentence: lifecycle.WarmEnded(work, "failed", sentence))
+                self._begin(
+                    "warm",
+                    self._activities.warm(command),
+                    lambda sentence: lifecycle.WarmEnded(work, "failed", sentence),
+                )
             case lifecycle.Verify():
                 work = command.work
-                self._begin("verify", self._activities.verify(command),
-                            lambda sentence: lifecycle.VerifyEnded(work, "failed", sentence))
+                self._begin(
+                    "verify",
+                    self._activities.verify(command),
+                    lambda sentence: lifecycle.VerifyEnded(work, "failed", sentence),
+                )
             case lifecycle.RetryLater():
-                self._begin("retry", self._retry(command.work), lambda sentence: lifecycle.RetryDue(command.work))
+                self._begin("retry", self._retry(command.work), lambda _sentence: lifecycle.RetryDue(command.work))
             case lifecycle.Publish():
                 self._stop_publisher()
-                self._publisher = asyncio.create_task(self._background_job("publish", self._activities.publish()),
-                                                      name="publish")
+                self._publisher = asyncio.create_task(
+                    self._background_job("publish", self._activities.publish()), name="publish"
+                )
             case lifecycle.Quarantine() | lifecycle.RecordBoot():
-                task = asyncio.create_task(self._background_job("record", self._activities.record(command)), name="record")
+                task = asyncio.create_task(
+                    self._background_job("record", self._activities.record(command)), name="record"
+                )
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)
             case _:
@@ -186,7 +210,9 @@ class Supervisor:
                 event = await activity
         except TimeoutError as error:
             self._telling.failed(name, error)
-            event = failing(f"{name} did not end within its cap of {deadline:.0f} s." if deadline else f"{name} timed out.")
+            event = failing(
+                f"{name} did not end within its cap of {deadline:.0f} s." if deadline else f"{name} timed out."
+            )
         except WarmupError as error:
             self._telling.failed(name, error)
             event = failing(str(error))
@@ -242,4 +268,3 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-

@@ -47,15 +47,23 @@ class EngineObserver:
         if before is not None and before.identity and observation.identity not in ("", before.identity):
             pod.metrics.count_restart("replaced")
         self._show(observation)
-        self._post(lifecycle.EngineObserved(
-            observation.state, observation.identity, observation.detail, self._same >= STEADY_REPORTS))
+        self._post(
+            lifecycle.EngineObserved(
+                observation.state, observation.identity, observation.detail, self._same >= STEADY_REPORTS
+            )
+        )
 
     def _show(self, observation: Observation) -> None:
         pod, stats = self._pod, observation.stats
         shown = {
-            **pod.board.engine, "url": pod.settings.engine_url, "state": observation.state, "detail": observation.detail,
-            "identity": observation.identity, "running": stats.running if stats else None,
-            "waiting": stats.waiting if stats else None, "kv_cache_usage": stats.kv_cache_usage if stats else None,
+            **pod.board.engine,
+            "url": pod.settings.engine_url,
+            "state": observation.state,
+            "detail": observation.detail,
+            "identity": observation.identity,
+            "running": stats.running if stats else None,
+            "waiting": stats.waiting if stats else None,
+            "kv_cache_usage": stats.kv_cache_usage if stats else None,
         }
         if observation.state == "up" and shown.get("healthy_after_s") is None:
             shown["healthy_after_s"] = round(pod.clock() - pod.opened_at, 2)
@@ -111,8 +119,13 @@ class AttemptObserver:
         pod.facts, pod.jit_lines, pod.fatal_lines = {}, 0, ()
         pod.start_counted, pod.kernels_before, pod.kernels_after = False, {}, {}
         pod.opened_at = pod.clock()
-        pod.board.engine = {**pod.board.engine, "attempt": current.attempt, "healthy_after_s": None, "ready_after_s": None,
-                            "restarts": self._restarts}
+        pod.board.engine = {
+            **pod.board.engine,
+            "attempt": current.attempt,
+            "healthy_after_s": None,
+            "ready_after_s": None,
+            "restarts": self._restarts,
+        }
 
     def _close(self, ended: AttemptState) -> None:
         self._read_lines()
@@ -126,8 +139,11 @@ class AttemptObserver:
         counts = cause.counts and ended.exited is not None
         self._restarts += 1
         self._pod.metrics.count_restart(_RESTART_CAUSE.get(cause.cause, "exited"))
-        self._pod.board.engine = {**self._pod.board.engine, "last_exit": {"cause": cause.cause, "sentence": cause.sentence},
-                                  "restarts": self._restarts}
+        self._pod.board.engine = {
+            **self._pod.board.engine,
+            "last_exit": {"cause": cause.cause, "sentence": cause.sentence},
+            "restarts": self._restarts,
+        }
         self._pod.board.tell(f"The engine ended: {cause.sentence}", "info" if restarting else "warning")
         self._attempt = ""
         self._post(lifecycle.AttemptClosed(ended.attempt, cause.sentence, counts, restarting))

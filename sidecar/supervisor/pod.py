@@ -16,6 +16,7 @@ from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.config import Settings
 from sidecar.engines.protocol import Engine
 from sidecar.engines.watcher import Observation
+from sidecar.gpu.sm import from_product
 from sidecar.handshake import ControlDirectory
 from sidecar.lifecycle import Mode
 from sidecar.metrics import Metrics
@@ -61,10 +62,14 @@ class Pod:
 
     @property
     def sm_version(self) -> str:
-        """Give the SM version by the settings, by NVML, or `cpu` when the launcher saw no GPU; empty: unknown."""
+        """Give the SM version: settings, NVML, the launcher's GPU names; `cpu` when it saw none; empty: unknown."""
         if self.settings.sm or self.sm:
             return self.settings.sm or self.sm
-        return "cpu" if self.facts and not self.facts.get("gpus") else ""
+        gpus = self.facts.get("gpus")
+        if not gpus:
+            return "cpu" if self.mode is not Mode.BESIDE and self.facts else ""
+        names = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
+        return next((known for name in names if (known := from_product(name))), "")
 
     def asleep(self) -> bool:
         """Say whether the engine was last seen asleep."""
@@ -92,9 +97,13 @@ class Pod:
             self.metrics.live_cache(None)
             return
         sizes = {
-            family.name: {"files": len(tree), "bytes": sum(entry.size for entry in tree.values()),
-                          "kernels": scan.count_kernels(family, tree)}
-            for family in stored if (tree := trees.get(family.name))
+            family.name: {
+                "files": len(tree),
+                "bytes": sum(entry.size for entry in tree.values()),
+                "kernels": scan.count_kernels(family, tree),
+            }
+            for family in stored
+            if (tree := trees.get(family.name))
         }
         self.board.cache = {"path": self.live_cache, "families": sizes}
         self.metrics.live_cache(sizes)

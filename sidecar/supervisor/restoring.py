@@ -38,8 +38,12 @@ async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
         result = await _commit_here(pod, result)
     elif not _decide(pod, command, result):
         result = RestoreResult(
-            outcome="failed", sentence="The launcher did not wait any longer and started the engine cold.",
-            exact_key=result.exact_key, toolchain_key=result.toolchain_key, seconds=result.seconds)
+            outcome="failed",
+            sentence="The launcher did not wait any longer and started the engine cold.",
+            exact_key=result.exact_key,
+            toolchain_key=result.toolchain_key,
+            seconds=result.seconds,
+        )
         _note(pod, command, result, "late")
         return lifecycle.RestoreEnded(command.work, "late", detail=result.sentence)
     pod.restored, pod.restored_attempt = result, command.attempt
@@ -65,12 +69,18 @@ def mark(pod: Pod, attempt: str) -> None:
     if not pod.live_cache or result is None or attempt != pod.restored_attempt or not result.exact_key:
         return
     marker = live_cache.LiveMarker(
-        exact_key=result.exact_key, toolchain_key=result.toolchain_key, attempt=attempt, host_boot=pod.host_boot,
-        generations=result.generations)
+        exact_key=result.exact_key,
+        toolchain_key=result.toolchain_key,
+        attempt=attempt,
+        host_boot=pod.host_boot,
+        generations=result.generations,
+    )
     try:
         live_cache.write_marker(pod.live_cache, marker)
     except OSError as error:
-        pod.board.tell(f"The live cache's marker can't be written ({error}); a restart in this pod restores anew.", "warning")
+        pod.board.tell(
+            f"The live cache's marker can't be written ({error}); a restart in this pod restores anew.", "warning"
+        )
 
 
 def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
@@ -79,8 +89,15 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
     # Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
     exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
     store = pod.store if pod.live_cache and (not beside or pod.settings.image) else ""
-    return RestoreRequest(store=store, live_cache=pod.live_cache, facts=pod.facts, attempt=command.attempt or "beside",
-                          plan=plan, host_boot=pod.host_boot, exclude=exclude)
+    return RestoreRequest(
+        store=store,
+        live_cache=pod.live_cache,
+        facts=pod.facts,
+        attempt=command.attempt or "beside",
+        plan=plan,
+        host_boot=pod.host_boot,
+        exclude=exclude,
+    )
 
 
 def _decide(pod: Pod, command: lifecycle.Restore, result: RestoreResult) -> bool:
@@ -105,8 +122,11 @@ async def _commit_here(pod: Pod, result: RestoreResult) -> RestoreResult:
         return result
     health = await pod.engine.health()
     if health.state != "refused":
-        return RestoreResult(outcome="failed", seconds=result.seconds,
-                             sentence="An engine was already there when the restore had ended, so nothing was touched.")
+        return RestoreResult(
+            outcome="failed",
+            seconds=result.seconds,
+            sentence="An engine was already there when the restore had ended, so nothing was touched.",
+        )
     report = await asyncio.to_thread(commit.commit, pod.live_cache, result.commit, result.clear)
     for family, reason in report.failed.items():
         pod.board.tell(f"{family} could not be laid down ({reason}); it starts empty.", "warning")
@@ -115,7 +135,10 @@ async def _commit_here(pod: Pod, result: RestoreResult) -> RestoreResult:
 
 def _show(pod: Pod, progress: Progress) -> None:
     pod.board.restore = {
-        **pod.board.restore, "bytes_done": progress.bytes_done, "bytes": progress.bytes_total, "files": progress.files_done,
+        **pod.board.restore,
+        "bytes_done": progress.bytes_done,
+        "bytes": progress.bytes_total,
+        "files": progress.files_done,
         "sentence": "Laying caches down and checking every byte.",
     }
 
@@ -124,7 +147,9 @@ def _note(pod: Pod, command: lifecycle.Restore, result: RestoreResult, outcome: 
     shown: Mapping[str, Any] = result.to_json()
     pod.board.restore = {
         **{name: value for name, value in shown.items() if name not in ("commit", "clear")},
-        "outcome": outcome, "plan": command.plan, "bytes_done": result.bytes,
+        "outcome": outcome,
+        "plan": command.plan,
+        "bytes_done": result.bytes,
     }
     pod.metrics.observe_restore({**shown, "outcome": outcome})
     quiet = outcome in ("hit", "kept", "miss", "disabled")

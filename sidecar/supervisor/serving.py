@@ -21,14 +21,17 @@ LOOK_S = 10.0
 LOOK_SHARE = 0.02
 #: Files younger than this may still be written to; the quiet time before a publish covers it.
 SETTLE_S = 2.0
-#: How often a cache that never comes to rest is looked at before it is published as it is (entries in flux are left out).
+#: How often a cache that never comes to rest is looked at before it is published as it is, without entries in flux.
 QUIET_LOOKS = 24
 
 
 async def publish_while_serving(pod: Pod) -> None:
     """Publish what this start compiled, then whatever live traffic still makes the engine compile; until cancelled."""
     if not pod.live_cache:
-        pod.board.publish = {"outcome": "disabled", "sentence": "The live cache can't be used, so nothing is published."}
+        pod.board.publish = {
+            "outcome": "disabled",
+            "sentence": "The live cache can't be used, so nothing is published.",
+        }
         return
     evidence = EvidenceWatcher(Path(pod.live_cache), families.stored_families(), lambda: pod.jit_lines)
     await evidence.baseline()
@@ -71,8 +74,11 @@ def _count(pod: Pod, found: Evidence) -> None:
     pod.count_kernels("after_ready", found.kernels)
     shown = ", ".join(found.names[:3])
     total = sum(found.kernels.values())
-    pod.board.tell(f"{total} kernels were compiled while serving ({shown}): requests waited for them. They are published for "
-                   "the next pod; the profile lacks a shape that traffic has.", "warning")
+    pod.board.tell(
+        f"{total} kernels were compiled while serving ({shown}): requests waited for them. They are published for "
+        "the next pod; the profile lacks a shape that traffic has.",
+        "warning",
+    )
 
 
 async def _publish(pod: Pod) -> bool:
@@ -84,9 +90,15 @@ async def _publish(pod: Pod) -> bool:
     exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
     store = pod.store if not beside or pod.settings.image else ""
     request = PublishRequest(
-        store=store, live_cache=pod.live_cache, facts=pod.facts, attempt=pod.restored_attempt or pod.boot,
-        store_mode=pod.settings.store_mode, restored=restored, exclude=exclude,
-        settle_s=min(SETTLE_S, pod.settings.publish_quiet_s))
+        store=store,
+        live_cache=pod.live_cache,
+        facts=pod.facts,
+        attempt=pod.restored_attempt or pod.boot,
+        store_mode=pod.settings.store_mode,
+        restored=restored,
+        exclude=exclude,
+        settle_s=min(SETTLE_S, pod.settings.publish_quiet_s),
+    )
     result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
     _note(pod, result, count)
     return result.outcome in ("failed", "timed_out") or bool(result.skipped.get("unstable"))

@@ -33,8 +33,14 @@ class Teller:
         level = "warning" if withdrawn or after.phase is Phase.SUSPENDED else "info"
         board.tell(f"{after.phase.value.replace('_', ' ').capitalize()}: {gate.sentence}", level)
         log = self._log.warning if level == "warning" else self._log.info
-        log(gate.sentence, phase=after.phase.value, before=before.phase.value, spent_s=round(spent, 3),
-            attempt=after.attempt or None, because=type(event).__name__)
+        log(
+            gate.sentence,
+            phase=after.phase.value,
+            before=before.phase.value,
+            spent_s=round(spent, 3),
+            attempt=after.attempt or None,
+            because=type(event).__name__,
+        )
         if after.phase is Phase.READY:
             self._ready(after)
 

@@ -27,6 +27,9 @@ GRACE_S = 60.0
 #: One request of an output check decodes a few dozen tokens; minutes mean that the engine hangs.
 CHECK_DEADLINE_S = 120.0
 
+#: What becomes of a step's requests in the metrics; a step is as good as its worst request.
+_REQUEST_OUTCOME = {"done": "ok", "unsupported": "unsupported"}
+
 
 async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     """Warm the engine up. Raises ProfileError or EngineError when it can't even begin."""
@@ -40,9 +43,13 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
         pod.board.tell(f"Profile {profile.name}: {note}")
     settings = pod.settings
     policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
-    evidence = EvidenceWatcher(Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines)
+    evidence = EvidenceWatcher(
+        Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines
+    )
     runner = WarmupRunner(pod.engine, plan, evidence, policy, pod.clock, pod.rng, pod.asleep, pod.killers)
-    pod.board.tell(f"Warm-up begins: profile {profile.name} ({why}), {plan.requests} requests and {plan.tokens} tokens a round.")
+    pod.board.tell(
+        f"Warm-up begins: profile {profile.name} ({why}), {plan.requests} requests and {plan.tokens} tokens a round."
+    )
     result = await runner.run(lambda progress: _show(pod, progress))
     _note(pod, result)
     return lifecycle.WarmEnded(command.work, result.outcome, result.sentence)
@@ -59,7 +66,9 @@ async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
         result = await output.verify(pod.engine, facts, min(CHECK_DEADLINE_S, pod.settings.request_timeout_s), salt)
     pod.board.golden = result.to_json()
     pod.metrics.observe_verify(result.outcome)
-    pod.board.tell(f"Output check: {result.outcome}. {result.sentence}", "info" if result.outcome == "passed" else "error")
+    pod.board.tell(
+        f"Output check: {result.outcome}. {result.sentence}", "info" if result.outcome == "passed" else "error"
+    )
     return lifecycle.VerifyEnded(command.work, result.outcome, result.sentence)
 
 
@@ -70,10 +79,19 @@ async def learn(pod: Pod) -> EngineFacts:
         pod.engine.use_hints(hints_from_argv(tuple(map(str, argv)), environment))
     facts = await pod.engine.facts()
     shown = facts.to_json()
-    limits = {name: value for name, value in shown.items()
-              if name not in ("engine", "version", "model", "sources") and value is not None}
-    pod.board.engine = {**pod.board.engine, "kind": facts.engine, "version": facts.version, "model": facts.model,
-                        "limits": limits, "sources": shown["sources"]}
+    limits = {
+        name: value
+        for name, value in shown.items()
+        if name not in ("engine", "version", "model", "sources") and value is not None
+    }
+    pod.board.engine = {
+        **pod.board.engine,
+        "kind": facts.engine,
+        "version": facts.version,
+        "model": facts.model,
+        "limits": limits,
+        "sources": shown["sources"],
+    }
     return facts
 
 
@@ -100,8 +118,10 @@ async def _count_kernels_of_the_start(pod: Pod) -> None:
         return
     pod.start_counted = True
     restored = pod.restored.families
-    pod.count_kernels("before_ready", {
-        name: size["kernels"] - (restored[name].kernels if name in restored else 0) for name, size in sizes.items()})
+    pod.count_kernels(
+        "before_ready",
+        {name: size["kernels"] - (restored[name].kernels if name in restored else 0) for name, size in sizes.items()},
+    )
 
 
 def _show(pod: Pod, progress: WarmProgress) -> None:
@@ -114,5 +134,8 @@ def _note(pod: Pod, result: WarmResult) -> None:
     pod.board.warmup = result.to_json()
     pod.count_kernels("before_ready", result.kernels)
     pod.metrics.observe_warmup(result.to_json())
-    pod.metrics.count_requests("ok", result.requests)
-    pod.board.tell(f"Warm-up: {result.outcome}. {result.sentence}", "info" if result.outcome == "converged" else "warning")
+    for step in result.steps:
+        pod.metrics.count_requests(_REQUEST_OUTCOME.get(step.state, "failed"), step.requests)
+    pod.board.tell(
+        f"Warm-up: {result.outcome}. {result.sentence}", "info" if result.outcome == "converged" else "warning"
+    )

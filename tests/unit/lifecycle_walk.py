@@ -40,16 +40,21 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
             yield lc.AttemptOpened(attempt)
             yield lc.AttemptTerminating(attempt)
             yield from (lc.AttemptStarted(attempt, by) for by in ("sidecar", "launcher"))
-            yield from (lc.AttemptClosed(attempt, "ended.", counts, restarting)
-                        for counts, restarting in itertools.product((True, False), repeat=2))
+            yield from (
+                lc.AttemptClosed(attempt, "ended.", counts, restarting)
+                for counts, restarting in itertools.product((True, False), repeat=2)
+            )
     for state, identity in itertools.product(STATES, ("", "e1", "e2")):
         yield lc.EngineObserved(state, identity, "", steady=True)
     yield lc.EngineObserved("up", "e1", "", steady=False)
     for work in (s.work, s.work - 1):
-        yield from (lc.RestoreEnded(work, outcome, generation) for outcome, generation in (
-            ("hit", "g"), ("kept", ""), ("miss", ""), ("failed", ""), ("late", "")))
-        yield from (lc.WarmEnded(work, outcome) for outcome in (
-            "converged", "exhausted", "failed", "engine_gone", "disabled"))
+        yield from (
+            lc.RestoreEnded(work, outcome, generation)
+            for outcome, generation in (("hit", "g"), ("kept", ""), ("miss", ""), ("failed", ""), ("late", ""))
+        )
+        yield from (
+            lc.WarmEnded(work, outcome) for outcome in ("converged", "exhausted", "failed", "engine_gone", "disabled")
+        )
         yield from (lc.VerifyEnded(work, outcome) for outcome in ("passed", "degenerate", "failed", "engine_gone"))
         yield lc.RetryDue(work)
     yield from (lc.RewarmAsked(), lc.DrainAsked(), lc.StopAsked(), lc.ChildExited(0), lc.ChildExited(1))
@@ -58,8 +63,15 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
 def canonical(s: Snapshot) -> Snapshot:
     """Forget what only counts up, and rename what is interchangeable, so that the walk is finite and short."""
     return replace(
-        s, work=1, died="", engine_detail="", warm_sentence="", verify_sentence="", drained_by="",
-        attempt="a" if s.attempt else "", identity="e1" if s.identity else "",
+        s,
+        work=1,
+        died="",
+        engine_detail="",
+        warm_sentence="",
+        verify_sentence="",
+        drained_by="",
+        attempt="a" if s.attempt else "",
+        identity="e1" if s.identity else "",
         restore="hit" if s.restore in ("hit", "kept") else "miss" if s.restore else "",
         warm="exhausted" if s.warm in ("exhausted", "failed", "disabled", "engine_gone") else s.warm,
         verify="failed" if s.verify in ("failed", "engine_gone") else s.verify,
@@ -91,9 +103,16 @@ def walk(mode: Mode, policy: Policy, step: Step = lc.step) -> Walked:
 
 def check(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc.Command, ...], policy: Policy) -> str:
     """Name the promise that this step breaks, or nothing."""
-    checks = (_stale(before, event, after, commands), _ending(before, after, commands), _gate(before, event, after, policy),
-              _work(before, event, after, commands), _cancelling(before, event, after, commands),
-              _loss(before, event, after, commands), _live_cache(before, event, commands), _proof(after, commands))
+    checks = (
+        _stale(before, event, after, commands),
+        _ending(before, after, commands),
+        _gate(before, event, after, policy),
+        _work(before, event, after, commands),
+        _cancelling(before, event, after, commands),
+        _loss(before, event, after, commands),
+        _live_cache(before, event, commands),
+        _proof(after, commands),
+    )
     return next((complaint for complaint in checks if complaint), "")
 
 
@@ -108,15 +127,20 @@ def _gate(before: Snapshot, event: lc.Event, after: Snapshot, policy: Policy) ->
         return "ready on bad output against policy"
     if after.warm not in ("converged", "adopted") and policy.on_unwarmed == "hold":
         return "ready unwarmed against policy"
-    return "" if lc.gate(after).flagged == (after.warm not in ("converged", "adopted") or event.outcome != "passed") \
+    return (
+        ""
+        if lc.gate(after).flagged == (after.warm not in ("converged", "adopted") or event.outcome != "passed")
         else "flagged wrongly"
+    )
 
 
 def _work(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc.Command, ...]) -> str:
     begun = [command for command in commands if type(command) in WORKING]
     if len(begun) > 1:
         return "two works at once"
-    if begun and (begun[0].work != after.work or after.work <= before.work or WORKING[type(begun[0])] is not after.phase):
+    if begun and (
+        begun[0].work != after.work or after.work <= before.work or WORKING[type(begun[0])] is not after.phase
+    ):
         return "work with a stale number or in the wrong phase"
     entered = after.phase in WORKING.values() and (after.phase is not before.phase or after.work != before.work)
     return "a working phase was entered without work" if entered and not begun else ""
@@ -158,7 +182,9 @@ def _live_cache(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, .
     if not restoring:
         return ""
     if before.mode is Mode.BESIDE:
-        return "" if isinstance(event, lc.Started) or isinstance(event, lc.AttemptOpened) else "restore beside an engine"
+        return (
+            "" if isinstance(event, (lc.Started, lc.AttemptOpened)) else "restore beside an engine"
+        )
     if not isinstance(event, lc.AttemptOpened):
         return "restore without a launcher that waits"
     if before.cold_next and restoring[0].plan != "cold":

@@ -29,7 +29,8 @@ def test_every_reachable_state_keeps_every_promise(mode: Mode, policy: Policy) -
     found = _walked(mode, policy)
     assert found.broken == []
     assert {snapshot.phase for snapshot in found.snapshots} >= set(Phase) - (
-        {Phase.AWAITING_LAUNCHER} if mode is Mode.BESIDE else set())
+        {Phase.AWAITING_LAUNCHER} if mode is Mode.BESIDE else set()
+    )
 
 
 def test_the_table_names_every_phase_and_event() -> None:
@@ -134,18 +135,30 @@ def _run(snapshot: Snapshot, *events: lc.Event, policy: Policy = POLICIES[0]) ->
 
 def _ready(mode: Mode = Mode.LAUNCHER) -> Snapshot:
     snapshot, _ = _run(
-        Snapshot(mode), lc.Started(), lc.AttemptOpened("a"), lc.RestoreEnded(1, "hit", "g"), lc.EngineObserved("up", "e1"),
-        lc.WarmEnded(2, "converged"), lc.VerifyEnded(3, "passed"))
+        Snapshot(mode),
+        lc.Started(),
+        lc.AttemptOpened("a"),
+        lc.RestoreEnded(1, "hit", "g"),
+        lc.EngineObserved("up", "e1"),
+        lc.WarmEnded(2, "converged"),
+        lc.VerifyEnded(3, "passed"),
+    )
     assert snapshot.phase is Phase.READY
     return snapshot
 
 
 def test_two_deaths_before_ready_on_one_generation_quarantine_it_and_the_next_start_is_cold() -> None:
-    snapshot, commands = _run(
-        Snapshot(Mode.LAUNCHER), lc.Started(),
-        lc.AttemptOpened("a"), lc.RestoreEnded(1, "hit", "g"), lc.AttemptClosed("a", "exit 1.", counts=True),
-        lc.AttemptOpened("b"), lc.RestoreEnded(2, "hit", "g"), lc.AttemptClosed("b", "exit 1.", counts=True),
-        lc.AttemptOpened("c"))
+    _, commands = _run(
+        Snapshot(Mode.LAUNCHER),
+        lc.Started(),
+        lc.AttemptOpened("a"),
+        lc.RestoreEnded(1, "hit", "g"),
+        lc.AttemptClosed("a", "exit 1.", counts=True),
+        lc.AttemptOpened("b"),
+        lc.RestoreEnded(2, "hit", "g"),
+        lc.AttemptClosed("b", "exit 1.", counts=True),
+        lc.AttemptOpened("c"),
+    )
     assert [c.generation for c in commands if isinstance(c, lc.Quarantine)] == ["g"]
     assert [c.plan for c in commands if isinstance(c, lc.Restore)] == ["fresh", "fresh", "cold"]
 
@@ -154,8 +167,12 @@ def test_deaths_with_another_known_cause_never_quarantine() -> None:
     snapshot = Snapshot(Mode.LAUNCHER)
     snapshot, commands = _run(snapshot, lc.Started())
     for attempt in "abcd":
-        snapshot, more = _run(snapshot, lc.AttemptOpened(attempt), lc.RestoreEnded(snapshot.work + 1, "hit", "g"),
-                              lc.AttemptClosed(attempt, "out of memory.", counts=False))
+        snapshot, more = _run(
+            snapshot,
+            lc.AttemptOpened(attempt),
+            lc.RestoreEnded(snapshot.work + 1, "hit", "g"),
+            lc.AttemptClosed(attempt, "out of memory.", counts=False),
+        )
         commands += more
     assert not any(isinstance(command, lc.Quarantine) for command in commands)
 
@@ -163,8 +180,12 @@ def test_deaths_with_another_known_cause_never_quarantine() -> None:
 def test_an_engine_that_dies_after_ready_does_not_count_against_its_generation() -> None:
     snapshot = _ready()
     for attempt, follower in (("a", "b"), ("b", "c"), ("c", "d")):
-        snapshot, commands = _run(snapshot, lc.EngineObserved("gone"), lc.AttemptClosed(attempt, "crash.", counts=True),
-                                  lc.AttemptOpened(follower))
+        snapshot, commands = _run(
+            snapshot,
+            lc.EngineObserved("gone"),
+            lc.AttemptClosed(attempt, "crash.", counts=True),
+            lc.AttemptOpened(follower),
+        )
         assert not any(isinstance(command, lc.Quarantine) for command in commands)
         assert [c.plan for c in commands if isinstance(c, lc.Restore)] == ["fresh"]
         snapshot, _ = _run(snapshot, lc.RestoreEnded(snapshot.work, "hit", "g"), lc.EngineObserved("up", follower))
@@ -174,18 +195,29 @@ def test_an_engine_that_dies_after_ready_does_not_count_against_its_generation()
 
 
 def test_the_pods_own_cache_is_kept_after_an_end_that_was_no_crash() -> None:
-    _, commands = _run(_ready(), lc.AttemptTerminating("a"), lc.AttemptClosed("a", "ended.", counts=False),
-                       lc.AttemptOpened("b"))
+    _, commands = _run(
+        _ready(), lc.AttemptTerminating("a"), lc.AttemptClosed("a", "ended.", counts=False), lc.AttemptOpened("b")
+    )
     assert [c.plan for c in commands if isinstance(c, lc.Restore)] == ["keep"]
 
 
 def test_degenerate_output_restarts_the_engine_cold_once_and_then_holds() -> None:
-    verifying, _ = _run(Snapshot(Mode.LAUNCHER), lc.Started(), lc.AttemptOpened("a"), lc.RestoreEnded(1, "hit", "g"),
-                        lc.EngineObserved("up", "e1"), lc.WarmEnded(2, "converged"))
+    verifying, _ = _run(
+        Snapshot(Mode.LAUNCHER),
+        lc.Started(),
+        lc.AttemptOpened("a"),
+        lc.RestoreEnded(1, "hit", "g"),
+        lc.EngineObserved("up", "e1"),
+        lc.WarmEnded(2, "converged"),
+    )
     retried, commands = _run(verifying, lc.VerifyEnded(3, "degenerate", "all one token."))
     assert [type(command) for command in commands] == [lc.Quarantine, lc.RestartEngine]
-    again, commands = _run(retried, lc.EngineObserved("up", "e1", steady=True),
-                           lc.AttemptClosed("a", "restart.", counts=True, restarting=True), lc.AttemptOpened("b"))
+    again, commands = _run(
+        retried,
+        lc.EngineObserved("up", "e1", steady=True),
+        lc.AttemptClosed("a", "restart.", counts=True, restarting=True),
+        lc.AttemptOpened("b"),
+    )
     assert [c.plan for c in commands if isinstance(c, lc.Restore)] == ["cold"]
     held, _ = _run(again, lc.RestoreEnded(again.work, "miss"), lc.EngineObserved("up", "e2"))
     held, _ = _run(held, lc.WarmEnded(held.work, "converged"))
@@ -194,14 +226,16 @@ def test_degenerate_output_restarts_the_engine_cold_once_and_then_holds() -> Non
 
 
 def test_a_launcher_that_started_first_makes_the_restore_late() -> None:
-    snapshot, commands = _run(Snapshot(Mode.LAUNCHER), lc.Started(), lc.AttemptOpened("a"),
-                              lc.AttemptStarted("a", "launcher"))
+    snapshot, commands = _run(
+        Snapshot(Mode.LAUNCHER), lc.Started(), lc.AttemptOpened("a"), lc.AttemptStarted("a", "launcher")
+    )
     assert (snapshot.phase, snapshot.restore, commands[-1]) == (Phase.AWAITING_ENGINE, "late", lc.Cancel())
 
 
 def test_a_proven_engine_is_adopted_without_a_restore() -> None:
-    snapshot, commands = _run(Snapshot(Mode.LAUNCHER), lc.Started(adoptable="e1", attempt="a", generation="g"),
-                              lc.VerifyEnded(1, "passed"))
+    snapshot, commands = _run(
+        Snapshot(Mode.LAUNCHER), lc.Started(adoptable="e1", attempt="a", generation="g"), lc.VerifyEnded(1, "passed")
+    )
     assert snapshot.phase is Phase.READY
     assert [type(command) for command in commands] == [lc.Verify, lc.Prove, lc.Publish]
 
@@ -224,5 +258,5 @@ def test_a_stop_that_was_asked_for_ends_with_0(code: int) -> None:
 
 
 def test_an_impossible_event_is_told_with_the_snapshot() -> None:
-    with pytest.raises(lc.ImpossibleTransition, match="Started.*ready"):
+    with pytest.raises(lc.ImpossibleTransition, match=r"Started.*ready"):
         lc.step(_ready(), lc.Started(), Policy())

@@ -1,0 +1,156 @@
+"""Claims about the store's directory: exclusive creation, records, and errors that are sentences."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sidecar.caches.fingerprint import fingerprint
+from sidecar.caches.manifest import Manifest, generation_name
+from sidecar.caches.store import DirectoryStore, open_store
+from sidecar.errors import LostRace, StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable, WarmupError
+from tests.fakes.live_cache import facts
+
+KEY = "k" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path, "read-write", lambda _s: None)
+
+
+def a_generation(sequence: int) -> Manifest:
+    return Manifest(
+        scope="exact",
+        key=KEY,
+        name=generation_name("exact", KEY, sequence),
+        parent=None,
+        created_unix_s=1.0,
+        created_by="test",
+    )
+
+
+def test_a_generation_is_created_once(store: DirectoryStore) -> None:
+    store.create_generation(a_generation(1))
+    with pytest.raises(LostRace):
+        store.create_generation(a_generation(1))
+    assert store.read_manifest("exact", KEY, a_generation(1).name) == a_generation(1)
+
+
+def test_generations_are_listed_newest_first_and_foreign_names_are_passed_over(store: DirectoryStore) -> None:
+    for sequence in (2, 11, 1):
+        store.create_generation(a_generation(sequence))
+    (store.root / "v1/exact" / KEY / "generations/lost+found").mkdir()
+    found = store.generations("exact", KEY)
+    assert found == [a_generation(11).name, a_generation(2).name, a_generation(1).name]
+
+
+def test_a_directory_that_a_dead_publisher_left_is_no_generation_and_in_nobodys_way(store: DirectoryStore) -> None:
+    (store.root / "v1/exact" / KEY / "generations" / a_generation(1).name).mkdir(parents=True)
+    assert store.read_manifest("exact", KEY, a_generation(1).name) is None
+    store.create_generation(a_generation(1))
+    assert store.read_manifest("exact", KEY, a_generation(1).name) is not None
+
+
+def test_a_manifest_that_was_copied_to_another_name_is_damaged(store: DirectoryStore) -> None:
+    store.create_generation(a_generation(1))
+    place = store.root / "v1/exact" / KEY / "generations"
+    (place / a_generation(1).name).rename(place / a_generation(2).name)
+    with pytest.raises(StoreDamaged, match="says that it is"):
+        store.read_manifest("exact", KEY, a_generation(2).name)
+
+
+def test_boots_and_quarantine_are_recorded_once_and_read_back(store: DirectoryStore) -> None:
+    store.record_boot("exact", KEY, "1-1-ab", {"generation": "g", "outcome": "ready"})
+    store.record_boot("exact", KEY, "1-1-ab", {"generation": "g", "outcome": "died"})
+    (store.root / "v1/exact" / KEY / "boots/garbage.json").write_bytes(b"{")
+    assert store.boots("exact", KEY) == [{"format": 1, "generation": "g", "outcome": "ready"}]
+    store.quarantine("exact", KEY, "g", {"reason": "two deaths"})
+    assert store.quarantined("exact", KEY) == {"g"}
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 200])
+def test_a_record_is_never_written_under_a_name_that_leads_elsewhere(store: DirectoryStore, name: str) -> None:
+    with pytest.raises(StoreDamaged):
+        store.record_boot("exact", KEY, name, {})
+
+
+def test_a_facts_file_that_does_not_fit_its_key_is_not_believed(store: DirectoryStore) -> None:
+    known = fingerprint(facts(), "/live")
+    store.write_facts("exact", known)
+    place = store.root / "v1/exact" / known.exact_key
+    assert [key for key, _ in store.known_facts("exact", 9)] == [known.exact_key]
+    place.rename(place.with_name(KEY))
+    assert list(store.known_facts("exact", 9)) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "says"),
+    [
+        (errno.ENOSPC, StoreFull, "full"),
+        (errno.EDQUOT, StoreFull, "full"),
+        (errno.EROFS, StoreReadOnly, "can't be written"),
+        (errno.EACCES, StoreReadOnly, "can't be written"),
+        (errno.EIO, StoreUnavailable, "failed to"),
+        (errno.ESTALE, StoreUnavailable, "failed to"),
+    ],
+)
+@pytest.mark.parametrize("call", ["fsync", "mkdir", "open"])
+def test_a_disk_error_while_writing_is_a_typed_error_with_a_sentence(
+    store: DirectoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    expected: type[WarmupError],
+    says: str,
+    call: str,
+) -> None:
+    monkeypatch.setattr(os, call, _failing(number))
+    with pytest.raises(expected, match=says):
+        store.create_generation(a_generation(1))
+    monkeypatch.undo()
+    assert store.read_manifest("exact", KEY, a_generation(1).name) is None
+
+
+def test_a_stale_handle_is_tried_again_and_then_given_up(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_generation(a_generation(1))
+    listdir, failures = os.listdir, [errno.ESTALE, errno.EBUSY]
+
+    def flaky(path: str) -> list[str]:
+        if failures:
+            raise OSError(failures.pop(), "passing trouble")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", flaky)
+    assert len(store.generations("exact", KEY)) == 1
+    monkeypatch.setattr(os, "listdir", _failing(errno.ESTALE))
+    with pytest.raises(StoreUnavailable):
+        store.generations("exact", KEY)
+
+
+def test_a_store_that_is_a_file_or_missing_or_remote_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for location in (str(tmp_path / "file"), str(tmp_path / "nothing"), "s3://bucket"):
+        with pytest.raises(StoreUnavailable, match="store"):
+            open_store(location, "read-write", lambda _s: None)
+
+
+def test_a_read_only_store_is_never_written(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path, "read-only", lambda _s: None)
+    with pytest.raises(StoreReadOnly):
+        store.create_generation(a_generation(1))
+    with pytest.raises(StoreReadOnly):
+        store.record_boot("exact", KEY, "b", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def _failing(number: int) -> Callable[..., None]:
+    def fail(*_args: object, **_rest: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail

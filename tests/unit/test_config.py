@@ -1,0 +1,83 @@
+"""Settings: precedence, and that a wrong one costs its own value and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.config import Settings, load
+from sidecar.errors import SettingsError
+
+
+def test_a_flag_counts_before_the_environment_before_the_file_before_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "warmup.yaml"
+    file.write_text("store: /from/file\nmodel: from-file\nstall_s: 7\n")
+    environment = {"WARMUP_CONFIG": str(file), "WARMUP_STORE": "/from/environment", "WARMUP_MODEL": "from-environment"}
+    loaded = load(environment, {"model": "from-flag"})
+    assert (loaded.settings.model, loaded.settings.store, loaded.settings.stall_s) == (
+        "from-flag", "/from/environment", 7.0)
+    assert loaded.settings.publish_quiet_s == Settings.model_fields["publish_quiet_s"].default
+    assert loaded.sources == {"model": "flag", "store": "environment", "stall_s": str(file)}
+    assert loaded.problems == ()
+
+
+def test_an_unknown_setting_is_told_with_the_name_that_was_meant() -> None:
+    loaded = load({"WARMUP_STROE": "/mnt/store"})
+    assert "WARMUP_STROE is not a setting. Did you mean WARMUP_STORE?" in str(loaded.problems[0])
+    with pytest.raises(SettingsError, match="Did you mean"):
+        loaded.or_raise()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WARMUP_RESTORE_TIMEOUT_S", "soon"), ("WARMUP_RESTORE_TIMEOUT_S", "-1"), ("WARMUP_STALL_S", "nan"),
+        ("WARMUP_LISTEN", "9797"), ("WARMUP_ENGINE_URL", "localhost:8000"), ("WARMUP_ENGINE", "llama"),
+        ("WARMUP_ON_UNWARMED", "maybe"), ("WARMUP_ON_GOLDEN_FAILED", "pray"), ("WARMUP_ON_GOLDEN_FAILED", ","),
+        ("WARMUP_LIVE_CACHE", "relative/path"), ("WARMUP_STORE", "s3://bucket"), ("WARMUP_STORE", "relative"),
+        ("WARMUP_SM", "hopper"), ("WARMUP_LAUNCHER", "perhaps"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_and_the_default_counts(name: str, value: str) -> None:
+    loaded = load({name: value, "WARMUP_MODEL": "kept"})
+    assert len(loaded.problems) == 1
+    assert name in str(loaded.problems[0])
+    assert "Default used instead" in str(loaded.problems[0])
+    assert loaded.settings == load({"WARMUP_MODEL": "kept"}).settings
+
+
+def test_a_wrong_value_of_a_flag_leaves_the_environments_one_in_place() -> None:
+    loaded = load({"WARMUP_STALL_S": "30"}, {"stall_s": "never"})
+    assert loaded.settings.stall_s == 30
+    assert len(loaded.problems) == 1
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "store: [", "store: \xff".encode("latin-1").decode("latin-1"), "3: x"])
+def test_a_file_that_cannot_be_used_is_one_problem(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "warmup.yaml"
+    file.write_bytes(content.encode("latin-1"))
+    loaded = load({"WARMUP_CONFIG": str(file)})
+    assert len(loaded.problems) == 1
+    assert str(file) in str(loaded.problems[0])
+    assert loaded.settings == Settings()
+
+
+def test_variables_of_a_kubernetes_service_called_warmup_are_no_settings() -> None:
+    environment = {
+        "WARMUP_SIDECAR_SERVICE_HOST": "10.0.0.7", "WARMUP_SIDECAR_SERVICE_PORT": "9797",
+        "WARMUP_SIDECAR_SERVICE_PORT_HTTP": "9797", "WARMUP_SIDECAR_PORT": "tcp://10.0.0.7:9797",
+        "WARMUP_SIDECAR_PORT_9797_TCP": "tcp://10.0.0.7:9797", "WARMUP_SIDECAR_PORT_9797_TCP_ADDR": "10.0.0.7",
+    }
+    assert load(environment).problems == ()
+
+
+def test_trusted_keys_that_this_version_cannot_check_switch_the_store_off() -> None:
+    loaded = load({"WARMUP_STORE": "/mnt/store", "WARMUP_TRUSTED_KEYS_FILE": "/keys"})
+    assert loaded.settings.store == ""
+    assert "the store is not used at all" in str(loaded.problems[0])
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().store = "/elsewhere"  # type: ignore[misc]
