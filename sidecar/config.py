@@ -72,7 +72,9 @@ class Settings(pydantic.BaseModel):
         description="SM version such as `sm90`, or `cpu`; empty: asked from NVML, then from the launcher's facts.",
     )
     image: str = Field(
-        "", description="Reference of the engine's image pinned by digest; enters the key of exact caches when set."
+        "",
+        pattern=r"^(\S+@sha256:[0-9a-f]{64})?$",
+        description="Reference of the engine's image pinned by digest; enters the key of exact caches when set."
     )
     control_dir: Path = Field(
         Path("/run/warmup"), description="Directory shared with the engine container: launcher, handshake, socket."

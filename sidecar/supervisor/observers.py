@@ -99,7 +99,7 @@ class AttemptObserver:
         if current.attempt != self._attempt:
             self._begin(current)
         if current.facts is not None:
-            self._pod.facts = current.facts
+            self._pod.facts = {**current.facts, **self._pod.base_facts}
         self._read_lines()
         if current.waiting and self._once("opened"):
             self._post(lifecycle.AttemptOpened(current.attempt))
@@ -116,7 +116,7 @@ class AttemptObserver:
     def _begin(self, current: AttemptState) -> None:
         self._attempt, self._told = current.attempt, set()
         pod = self._pod
-        pod.facts, pod.jit_lines, pod.fatal_lines = {}, 0, ()
+        pod.facts, pod.jit_lines, pod.fatal_lines = pod.base_facts, 0, ()
         pod.start_counted, pod.kernels_before, pod.kernels_after = False, {}, {}
         pod.opened_at = pod.clock()
         pod.board.engine = {

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 from sidecar.caches import families, scan
 from sidecar.caches.client import CacheClient, RestoreResult
+from sidecar.caches.live_cache import LiveCacheLock
 from sidecar.config import Settings
 from sidecar.engines.protocol import Engine
 from sidecar.engines.watcher import Observation
@@ -22,6 +25,8 @@ from sidecar.lifecycle import Mode
 from sidecar.metrics import Metrics
 from sidecar.status import Board
 
+_log = structlog.get_logger("pod")
+
 
 @dataclass
 class Pod:
@@ -29,7 +34,8 @@ class Pod:
 
     `control` is None when the control directory can't be used, `live_cache` empty when the live cache can't: then
     nothing is restored, published or watched, and the engine keeps its own cache directories. `clock` gives monotonic
-    seconds. `own_facts` stand in for the launcher's where there is none. `host_boot` is the kernel's boot ID.
+    seconds. `base_facts` are known without a launcher; those
+    that it reports are added to them. `host_boot` is the kernel's boot ID.
     """
 
     settings: Settings
@@ -45,7 +51,8 @@ class Pod:
     control: ControlDirectory | None = None
     live_cache: str = ""
     store: str = ""
-    own_facts: Mapping[str, Any] = field(default_factory=dict)
+    live_cache_lock: LiveCacheLock | None = None
+    base_facts: Mapping[str, Any] = field(default_factory=dict)
 
     sm: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +63,7 @@ class Pod:
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
     opened_at: float = 0.0
+    problems: int = 0
     start_counted: bool = False
     kernels_before: dict[str, int] = field(default_factory=dict)
     kernels_after: dict[str, int] = field(default_factory=dict)
@@ -70,6 +78,23 @@ class Pod:
             return "cpu" if self.mode is not Mode.BESIDE and self.facts else ""
         names = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
         return next((known for name in names if (known := from_product(name))), "")
+
+    def degrade(self, sentence: str) -> None:
+        """Tell what is switched off and why, once, until `mended` takes it back."""
+        if sentence in self.board.degraded:
+            return
+        _log.error(sentence)
+        self.board.tell(sentence, "error")
+        self._notices((*self.board.degraded, sentence))
+
+    def mended(self, sentence: str, news: str) -> None:
+        """Take a notice back and tell why."""
+        self.board.tell(news)
+        self._notices(tuple(each for each in self.board.degraded if each != sentence))
+
+    def _notices(self, degraded: tuple[str, ...]) -> None:
+        self.board.degraded = degraded
+        self.metrics.notices(len(degraded), self.problems)
 
     def asleep(self) -> bool:
         """Say whether the engine was last seen asleep."""

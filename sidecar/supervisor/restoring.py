@@ -88,7 +88,7 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
     beside = pod.mode is Mode.BESIDE
     # Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
     exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
-    store = pod.store if pod.live_cache and (not beside or pod.settings.image) else ""
+    store = pod.store if pod.live_cache else ""
     return RestoreRequest(
         store=store,
         live_cache=pod.live_cache,

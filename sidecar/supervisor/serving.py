@@ -88,9 +88,8 @@ async def _publish(pod: Pod) -> bool:
     restored: Mapping[str, str] = pod.restored.generations if pod.restored else {}
     beside = pod.mode is Mode.BESIDE
     exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
-    store = pod.store if not beside or pod.settings.image else ""
     request = PublishRequest(
-        store=store,
+        store=pod.store,
         live_cache=pod.live_cache,
         facts=pod.facts,
         attempt=pod.restored_attempt or pod.boot,

@@ -31,7 +31,7 @@ class Teller:
         metrics.observe_phase(after.phase.value, spent, board.wall())
         metrics.gate(gate.open, gate.flagged)
         level = "warning" if withdrawn or after.phase is Phase.SUSPENDED else "info"
-        board.tell(f"{after.phase.value.replace('_', ' ').capitalize()}: {gate.sentence}", level)
+        board.tell(gate.sentence, level)
         log = self._log.warning if level == "warning" else self._log.info
         log(
             gate.sentence,

@@ -47,9 +47,7 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
         Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines
     )
     runner = WarmupRunner(pod.engine, plan, evidence, policy, pod.clock, pod.rng, pod.asleep, pod.killers)
-    pod.board.tell(
-        f"Warm-up begins: profile {profile.name} ({why}), {plan.requests} requests and {plan.tokens} tokens a round."
-    )
+    pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
     result = await runner.run(lambda progress: _show(pod, progress))
     _note(pod, result)
     return lifecycle.WarmEnded(command.work, result.outcome, result.sentence)
@@ -100,12 +98,10 @@ def _profile(pod: Pod, facts: EngineFacts) -> tuple[Profile, str]:
     wanted = pod.settings.profile
     if wanted != "auto":
         try:
-            return load_profile(wanted), "by WARMUP_PROFILE"
+            profile = load_profile(wanted)
+            return profile, f"Profile {profile.name}, named by WARMUP_PROFILE"
         except ProfileError as error:
-            notice = f"WARMUP_PROFILE={wanted} can't be used: {error}"
-            if notice not in pod.board.degraded:
-                pod.board.degraded = (*pod.board.degraded, notice)
-            pod.board.tell(f"{notice} The profile is chosen by SM version instead.", "error")
+            pod.degrade(f"WARMUP_PROFILE={wanted} can't be used, the SM version chooses instead: {error}")
     choice = choose_profile(pod.sm_version, facts)
     return choice.profile, choice.sentence.rstrip(".")
 

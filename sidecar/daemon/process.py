@@ -1,17 +1,14 @@
-"""Puts the parts together: opens the port, takes the directories, starts the root tasks, waits for the first to end.
+"""Runs one daemon: opens the port, starts the root tasks, passes signals on, waits for the supervisor to end.
 
-The only file beside the command line that reads the environment, the clocks or process-wide state. No decision about
-phases is made here.
+What the parts are made of is in `assembly.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
-import secrets
+import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -22,23 +19,20 @@ import structlog
 
 import sidecar
 from sidecar import lifecycle, logs
-from sidecar.caches import families, live_cache
-from sidecar.caches.client import CacheClient
+from sidecar.caches import families
 from sidecar.config import Loaded, Settings
-from sidecar.engines.detect import make_engine
+from sidecar.daemon import assembly
+from sidecar.daemon.own_facts import image_fact, own_facts
 from sidecar.engines.watcher import EngineWatcher, Observation
-from sidecar.errors import HandshakeError, ListenFailed, LiveCacheUnusable, NotSo, WarmupError
-from sidecar.gpu.nvml import GpuReader
-from sidecar.handshake import ControlDirectory, LauncherSettings
-from sidecar.lifecycle import Mode, Phase, Policy, Snapshot
+from sidecar.errors import GpuUnavailable, ListenFailed, NotSo, WarmupError
+from sidecar.gpu.nvml import GpuReader, GpuSnapshot
+from sidecar.lifecycle import Mode, Phase
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor import Supervisor, restoring, warming
-from sidecar.supervisor.activities import PodActivities
+from sidecar.supervisor import Supervisor, restoring
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.observers import AttemptObserver, EngineObserver
 from sidecar.supervisor.pod import Pod
-from sidecar.supervisor.telling import Teller
 from sidecar.web.control import Actions
 from sidecar.web.server import Listening, serve, serve_control, stop_all
 
@@ -47,8 +41,6 @@ HEARTBEAT_S = 0.5
 STUCK_S = 30.0
 #: How long a restarted daemon waits to learn which engine runs before it goes on without adopting it.
 FIRST_LOOK_S = 3.0
-#: A launcher gives up this long after the cap of a restore.
-LAUNCHER_GRACE_S = 15.0
 #: Pause between two tries to open a port or directory that is taken or missing.
 AGAIN_S = 2.0
 #: Whatever happens to a restore, the engine's container may start this long after its cap.
@@ -60,26 +52,13 @@ _log = structlog.get_logger("daemon")
 def run_daemon(loaded: Loaded, command: tuple[str, ...]) -> int:
     """Run the daemon until it is told to end, or its child has ended; give the exit code."""
     os.umask(0o007)
-    settings = _for_child(loaded) if command else loaded.settings
+    settings = assembly.settings_for_child(loaded) if command else loaded.settings
     logs.configure(settings.log_format, settings.log_level)
-    return asyncio.run(Daemon(settings, loaded, command).run())
-
-
-def _for_child(loaded: Loaded) -> Settings:
-    """Give a user's own directories where the defaults, made for containers, can't be written by this user."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warmup-sidecar"
-    changes = {
-        name: path
-        for name, path in (("live_cache", home / "live"), ("control_dir", home / f"control-{os.getpid()}"))
-        if name not in loaded.sources and not _writable(getattr(loaded.settings, name))
-    }
-    return loaded.settings.model_copy(update=changes)
-
-
-def _writable(path: Path) -> bool:
-    while not path.exists():
-        path = path.parent
-    return os.access(path, os.W_OK | os.X_OK)
+    try:
+        return asyncio.run(Daemon(settings, loaded, command).run())
+    finally:
+        if settings.control_dir != loaded.settings.control_dir:
+            shutil.rmtree(settings.control_dir, ignore_errors=True)
 
 
 class Daemon:
@@ -103,86 +82,24 @@ class Daemon:
         metrics = Metrics(sidecar.__version__, self._mode.value, [family.name for family in families.FAMILIES])
         self._start("heartbeat", self._heartbeat())
         await self._open_port(board, metrics)
-        pod = self._make_pod(board, metrics)
-        supervisor = self._make_supervisor(pod)
+        pod = assembly.make_pod(self._settings, self._mode, board, metrics, len(self._problems))
+        for problem in self._problems:
+            pod.degrade(str(problem))
+        assembly.take_live_cache(pod)
+        trouble = assembly.take_control(pod)
+        if self._mode is Mode.CHILD:
+            self._child = Child(self._command, pod.control.path if pod.control else None)
+        supervisor = assembly.make_supervisor(pod, self._child)
         self._handle_signals(supervisor)
-        if pod.control is not None:
-            self._start("control socket", self._serve_calls(board, supervisor, pod.control.path))
         try:
             await self._begin(pod, supervisor)
+            self._start("control", self._watch_control(pod, supervisor, trouble))
             return await supervisor.run()
         finally:
             await self._end(pod)
 
-    # --- parts ------------------------------------------------------------------------------------------------------
-
-    def _make_pod(self, board: Board, metrics: Metrics) -> Pod:
-        settings, boot = self._settings, secrets.token_hex(8)
-        pod = Pod(
-            settings=settings,
-            mode=self._mode,
-            boot=boot,
-            host_boot=_host_boot(),
-            engine=make_engine(settings, _key_reader(settings.api_key_file), time.monotonic),
-            caches=CacheClient(clock=time.monotonic),
-            board=board,
-            metrics=metrics,
-            clock=time.monotonic,
-            rng=random.Random(secrets.randbits(64)),
-            store=settings.store,
-        )
-        pod.opened_at = time.monotonic()
-        board.engine = {"url": settings.engine_url, "state": "unknown", "restarts": 0}
-        self._degrade(pod, *[str(problem) for problem in self._problems])
-        metrics.notices(len(board.degraded), len(self._problems))
-        self._take_live_cache(pod)
-        self._take_control(pod)
-        if self._mode is Mode.BESIDE:
-            pod.facts = pod.own_facts = {"format": 1, "image": settings.image}
-        return pod
-
-    def _take_live_cache(self, pod: Pod) -> None:
-        path = self._settings.live_cache
-        try:
-            self._lock = live_cache.lock_live_cache(path)
-        except LiveCacheUnusable as error:
-            self._degrade(pod, f"{error} Until then the engine uses its own cache directories and nothing is restored.")
-            return
-        pod.live_cache = str(path)
-        if network := live_cache.network_filesystem(path):
-            self._degrade(
-                pod,
-                f"The live cache {path} lies on {network}, a network filesystem: compilers lose files there. "
-                "Mount a local disk (emptyDir) and keep the network volume for WARMUP_STORE.",
-            )
-
-    def _take_control(self, pod: Pod) -> None:
-        control = ControlDirectory(self._settings.control_dir, pod.boot)
-        try:
-            control.prepare(_launcher_settings(self._settings, pod.live_cache))
-        except HandshakeError as error:
-            self._degrade(pod, f"{error} Until then the engine starts without the launcher, cold.")
-            return
-        pod.control = control
-
-    def _make_supervisor(self, pod: Pod) -> Supervisor:
-        settings = self._settings
-        if self._mode is Mode.CHILD:
-            self._child = Child(self._command, pod.control.path if pod.control else None)
-        return Supervisor(
-            Snapshot(self._mode),
-            Policy(settings.on_unwarmed, settings.golden_policies),
-            PodActivities(pod, self._child),
-            Teller(pod),
-            {
-                "restore": restoring.deadline(settings.restore_timeout_s),
-                "warm": settings.warm_budget_s + warming.GRACE_S,
-                "verify": settings.request_timeout_s + warming.GRACE_S,
-            },
-        )
-
     async def _begin(self, pod: Pod, supervisor: Supervisor) -> None:
-        """Start the observers, look once at what is there, and tell the state machine."""
+        """Start the engine's observer, look once at what is there, and tell the state machine."""
         engine_observer = EngineObserver(pod, supervisor.post)
         first = asyncio.Event()
 
@@ -197,16 +114,28 @@ class Daemon:
             pod.engine, clock=time.monotonic, sleep=asyncio.sleep, stall_s=self._settings.stall_s, boot=pod.boot
         )
         self._start("engine watcher", watcher.run(report))
-        if self._settings.gpu_interval_s > 0:
-            self._start("gpu", self._read_gpus(pod))
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 await first.wait()
         first.set()
+        await self._learn_gpus(pod)
         supervisor.post(self._started(pod))
-        if pod.control is not None and self._mode is not Mode.BESIDE:
-            self._start("attempts", AttemptObserver(pod, pod.control, supervisor.post).run())
         self._start("startup probe", self._open_startup(pod, supervisor))
+
+    async def _learn_gpus(self, pod: Pod) -> None:
+        """Read the GPUs in the background; without a launcher the first reading belongs to the facts and is awaited."""
+        reader = GpuReader()
+        if self._mode is Mode.BESIDE:
+            first = await self._read_gpus(pod, reader) if self._settings.gpu_interval_s > 0 else None
+            pod.base_facts, trouble = own_facts(self._settings, first)
+            if trouble and pod.store:
+                pod.store = ""
+                pod.degrade(trouble)
+        else:
+            pod.base_facts = image_fact(self._settings)
+        pod.facts = pod.base_facts
+        if self._settings.gpu_interval_s > 0:
+            self._start("gpu", self._keep_reading_gpus(pod, reader))
 
     def _started(self, pod: Pod) -> lifecycle.Started:
         seen = pod.observation
@@ -251,6 +180,7 @@ class Daemon:
             self._listening = await serve(board, metrics, host, port)
         except ListenFailed as error:
             _log.error(str(error))
+            board.tell(str(error), "error")
             board.degraded = (*board.degraded, str(error))
             self._start("port", self._keep_opening(board, metrics, str(error)))
 
@@ -261,6 +191,18 @@ class Daemon:
                 self._listening = await serve(board, metrics, self._settings.listen_host, self._settings.listen_port)
         board.degraded = tuple(each for each in board.degraded if each != notice)
         board.tell("The port is open now.")
+
+    async def _watch_control(self, pod: Pod, supervisor: Supervisor, trouble: str) -> None:
+        """Watch the control directory and answer on its socket; one that can't be used yet is tried again and again."""
+        if trouble:
+            pod.degrade(trouble)
+        while pod.control is None:
+            await asyncio.sleep(AGAIN_S)
+            if not assembly.take_control(pod):
+                pod.mended(trouble, "The control directory can be used now.")
+        self._start("control socket", self._serve_calls(pod.board, supervisor, pod.control.path))
+        if self._mode is not Mode.BESIDE:
+            await AttemptObserver(pod, pod.control, supervisor.post).run()
 
     async def _serve_calls(self, board: Board, supervisor: Supervisor, control: Path) -> None:
         def drain() -> str:
@@ -278,18 +220,21 @@ class Daemon:
 
         self._calls = await serve_control(board, Actions(drain=drain, rewarm=rewarm), control)
 
-    async def _read_gpus(self, pod: Pod) -> None:
-        reader = GpuReader()
+    async def _keep_reading_gpus(self, pod: Pod, reader: GpuReader) -> None:
         while True:
-            try:
-                reading = await reader.read()
-            except WarmupError as error:
-                pod.board.gpu = {"unavailable": str(error)}
-                pod.metrics.gpu(None)
-            else:
-                pod.board.gpu, pod.sm = reading.to_json(), reading.sm
-                pod.metrics.gpu(reading.to_json())
+            await self._read_gpus(pod, reader)
             await asyncio.sleep(self._settings.gpu_interval_s)
+
+    async def _read_gpus(self, pod: Pod, reader: GpuReader) -> GpuSnapshot | None:
+        try:
+            reading = await reader.read()
+        except GpuUnavailable as error:
+            pod.board.gpu = {"unavailable": str(error)}
+            pod.metrics.gpu(None)
+            return None
+        pod.board.gpu, pod.sm = reading.to_json(), reading.sm
+        pod.metrics.gpu(reading.to_json())
+        return reading
 
     async def _open_startup(self, pod: Pod, supervisor: Supervisor) -> None:
         """Let the engine's container start: at once with the launcher, else when restore has settled or is given up."""
@@ -304,13 +249,6 @@ class Daemon:
                 restoring.note_beside_released(pod.control.path)
         pod.board.startup_open = True
         pod.board.startup_sentence = "The engine's container may start."
-
-    def _degrade(self, pod: Pod, *sentences: str) -> None:
-        for sentence in sentences:
-            _log.error(sentence)
-            pod.board.tell(sentence, "error")
-        pod.board.degraded = (*pod.board.degraded, *sentences)
-        pod.metrics.notices(len(pod.board.degraded), len(self._problems))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -344,37 +282,3 @@ class Daemon:
         await pod.engine.close()
         if pod.control is not None:
             pod.control.close()
-
-
-def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
-    return LauncherSettings(
-        version=sidecar.__version__,
-        engine_url=settings.engine_url,
-        live_cache=live,
-        environment=families.environment(live) if live else {},
-        directories=tuple(families.directories(live)) if live else (),
-        wait_s=settings.restore_timeout_s + LAUNCHER_GRACE_S,
-        drain_s=settings.drain_s,
-        settle_s=settings.settle_s,
-    )
-
-
-def _key_reader(path: Path | None) -> Callable[[], str | None]:
-    """Read the key anew each time it is needed: Secrets are rotated by replacing the file."""
-
-    def read() -> str | None:
-        if path is None:
-            return None
-        try:
-            return path.read_text(encoding="utf-8").strip() or None
-        except (OSError, UnicodeDecodeError) as error:
-            sys.stderr.write(f"The API key can't be read from {path} ({error}); requests go without one.\n")
-            return None
-
-    return read
-
-
-def _host_boot() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""

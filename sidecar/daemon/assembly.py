@@ -1,0 +1,152 @@
+"""Makes the parts of one daemon: settings that can be used, the pod, its directories, the supervisor.
+
+Nothing runs here yet; `process.py` starts what is made.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import sidecar
+from sidecar.caches import families, live_cache
+from sidecar.caches.client import CacheClient
+from sidecar.config import Loaded, Settings
+from sidecar.engines.detect import make_engine
+from sidecar.errors import HandshakeError, LiveCacheUnusable
+from sidecar.handshake import ControlDirectory, LauncherSettings
+from sidecar.lifecycle import Mode, Policy, Snapshot
+from sidecar.metrics import Metrics
+from sidecar.status import Board
+from sidecar.supervisor import Supervisor, restoring, warming
+from sidecar.supervisor.activities import PodActivities
+from sidecar.supervisor.child import Child
+from sidecar.supervisor.pod import Pod
+from sidecar.supervisor.telling import Teller
+
+#: A launcher gives up this long after the cap of a restore.
+LAUNCHER_GRACE_S = 15.0
+
+
+def settings_for_child(loaded: Loaded) -> Settings:
+    """Give a user's own directories where the defaults, made for containers, can't be written by this user."""
+    changes: dict[str, Path] = {}
+    if "live_cache" not in loaded.sources and not _writable(loaded.settings.live_cache):
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(
+            os.environ.get("HOME") or tempfile.gettempdir(), ".cache"
+        )
+        changes["live_cache"] = Path(cache, "warmup-sidecar", "live")
+    if "control_dir" not in loaded.sources and not _writable(loaded.settings.control_dir):
+        changes["control_dir"] = Path(tempfile.mkdtemp(prefix="warmup-control-"))
+    return loaded.settings.model_copy(update=changes)
+
+
+def _writable(path: Path) -> bool:
+    while not path.exists():
+        path = path.parent
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, problems: int) -> Pod:
+    """Make the pod's shared parts; `problems` counts settings that could not be used. Takes no directory yet."""
+    pod = Pod(
+        settings=settings,
+        mode=mode,
+        boot=secrets.token_hex(8),
+        host_boot=_host_boot(),
+        engine=make_engine(settings, _key_reader(settings.api_key_file), time.monotonic),
+        caches=CacheClient(clock=time.monotonic),
+        board=board,
+        metrics=metrics,
+        clock=time.monotonic,
+        rng=random.Random(secrets.randbits(64)),
+        store=settings.store,
+        opened_at=time.monotonic(),
+        problems=problems,
+    )
+    board.engine = {"url": settings.engine_url, "state": "unknown", "restarts": 0}
+    return pod
+
+
+def take_live_cache(pod: Pod) -> None:
+    """Take the live cache for this daemon; one that can't be had costs restore and publish and nothing else."""
+    path = pod.settings.live_cache
+    try:
+        pod.live_cache_lock = live_cache.lock_live_cache(path)
+    except LiveCacheUnusable as error:
+        pod.degrade(f"{error} Until then the engine uses its own cache directories and nothing is restored.")
+        return
+    pod.live_cache = str(path)
+    if network := live_cache.network_filesystem(path):
+        pod.degrade(
+            f"The live cache {path} lies on {network}, a network filesystem: compilers lose files there. "
+            "Mount a local disk (emptyDir) and keep the network volume for WARMUP_STORE.",
+        )
+
+
+def take_control(pod: Pod) -> str:
+    """Take the control directory and lay the launcher down; give the trouble as a sentence, empty when all is well."""
+    control = ControlDirectory(pod.settings.control_dir, pod.boot)
+    try:
+        control.prepare(_launcher_settings(pod.settings, pod.live_cache))
+    except HandshakeError as error:
+        return f"{error} Until then the engine starts without the launcher, cold."
+    pod.control = control
+    return ""
+
+
+def make_supervisor(pod: Pod, child: Child | None) -> Supervisor:
+    """Make the supervisor of a pod; `child` is there when the daemon starts the engine itself."""
+    settings = pod.settings
+    return Supervisor(
+        Snapshot(pod.mode),
+        Policy(settings.on_unwarmed, settings.golden_policies),
+        PodActivities(pod, child),
+        Teller(pod),
+        {
+            "restore": restoring.deadline(settings.restore_timeout_s),
+            "warm": settings.warm_budget_s + warming.GRACE_S,
+            "verify": settings.request_timeout_s + warming.GRACE_S,
+        },
+    )
+
+
+def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
+    return LauncherSettings(
+        version=sidecar.__version__,
+        engine_url=settings.engine_url,
+        live_cache=live,
+        environment=families.environment(live) if live else {},
+        directories=tuple(families.directories(live)) if live else (),
+        wait_s=settings.restore_timeout_s + LAUNCHER_GRACE_S,
+        drain_s=settings.drain_s,
+        settle_s=settings.settle_s,
+    )
+
+
+def _key_reader(path: Path | None) -> Callable[[], str | None]:
+    """Read the key anew each time it is needed: Secrets are rotated by replacing the file."""
+
+    def read() -> str | None:
+        if path is None:
+            return None
+        try:
+            return path.read_text(encoding="utf-8").strip() or None
+        except (OSError, UnicodeDecodeError) as error:
+            sys.stderr.write(f"The API key can't be read from {path} ({error}); requests go without one.\n")
+            return None
+
+    return read
+
+
+def _host_boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""

@@ -1,0 +1,58 @@
+"""The race of "start now" against "restore committed": one side wins, and the swap happened exactly if the sidecar did."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sidecar.handshake import Decision
+from tests.unit.launching import SHELL, Stage, files_in, output, write
+
+ROUNDS = 200
+OLD = {name: "old" for name in "abc"}
+NEW = {name: "new" for name in "abc"}
+
+
+@pytest.fixture
+def stage(tmp_path: Path):
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+def one_round(stage: Stage, chance: random.Random) -> str:
+    """Let both sides decide at about the same time; give the winner."""
+    write(stage.live / "triton", OLD)
+    (stage.live / "triton" / "d").unlink(missing_ok=True)
+    cap = chance.uniform(0.0, 0.04)
+    process = stage.launch(SHELL, "-c", f"cat {stage.live}/triton/*", env={"PATH": "/bin:/usr/bin",
+                           "WARMUP_LAUNCHER_WAIT_S": f"{cap:.4f}"})
+    attempt = ""
+    # Not until it waits, which may be over at once: until its facts are there.
+    while not attempt:
+        state = stage.sidecar.current()
+        attempt = state.attempt if state is not None and state.facts is not None else ""
+    entry = stage.staged(attempt, "triton", NEW)
+    # A spin, because a sleep is coarser than the race is short.
+    for _ in range(chance.randrange(60)):
+        stage.sidecar.current()
+    ours = stage.sidecar.decide(attempt, Decision("hit", (entry,)))
+    out, _ = output(process)
+    state = stage.sidecar.state(attempt)
+    assert process.returncode == 0
+    assert state.started is not None
+    assert (state.decided_by == "sidecar") is ours
+    assert (state.started.by == "sidecar") is ours
+    assert state.started.committed == (("triton",) if ours else ())
+    assert out == (b"newnewnew" if ours else b"oldoldold")
+    assert files_in(stage.live / "triton") == (NEW if ours else OLD)
+    return state.started.by
+
+
+def test_exactly_one_side_wins_and_the_swap_happened_exactly_if_the_sidecar_did(stage: Stage):
+    chance = random.Random(2)
+    winners = [one_round(stage, chance) for _ in range(ROUNDS)]
+    # Otherwise it was no race.
+    assert min(winners.count("sidecar"), winners.count("launcher")) >= ROUNDS // 20
