@@ -149,7 +149,7 @@ SECTIONS: Mapping[str, str] = {
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
     "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
     "golden": "`outcome` (pending, passed, degenerate, failed), `sentence`, `checks`.",
-    "cache": "Live cache: `path`, and `files`, `bytes`, `kernels` of each of `families`; or `trouble`.",
+    "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; or `trouble`.",
     "gpu": "What NVML says, or `unavailable` with the reason.",
     "timeline": "Every stay in a phase with its seconds.",
     "events": "The last events, oldest first.",

@@ -36,10 +36,19 @@ class Directories:
 
 
 class SidecarProcess:
-    """One daemon. Started by `with`; ended with SIGTERM, after 10 s with SIGKILL, when the block ends."""
+    """One daemon. Started by `with`; ended with SIGTERM, after 10 s with SIGKILL, when the block ends.
+
+    `environment` is what it gets besides its settings, by default ours; `prefix` are words before its command.
+    """
 
     def __init__(
-        self, directories: Directories, log: Path, settings: Mapping[str, object], command: Sequence[str] = ()
+        self,
+        directories: Directories,
+        log: Path,
+        settings: Mapping[str, object],
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         given = {
             "live_cache": directories.live_cache,
@@ -49,11 +58,11 @@ class SidecarProcess:
         }
         self.log = log
         self.url = f"http://{given['listen']}"
-        self._environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")
-        }
+        around = os.environ if environment is None else environment
+        self._environment = {name: value for name, value in around.items() if not name.startswith("WARMUP_")}
         self._environment |= {variable(name): str(value) for name, value in given.items()}
-        self._command = [sys.executable, "-m", "sidecar.cli", "run", *(["--", *command] if command else [])]
+        run = [sys.executable, "-m", "sidecar.cli", "run"]
+        self._command = [*prefix, *run, *(["--", *command] if command else [])]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

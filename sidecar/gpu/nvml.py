@@ -86,32 +86,10 @@ class GpuReader:
                 "Xid errors in the "
                 "node's kernel log."
             )
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[GpuSnapshot] = loop.create_future()
-
-        def settle(result: GpuSnapshot | None, error: GpuUnavailable | None) -> None:
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            elif result is not None:
-                answer.set_result(result)
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = self._read()
-            except GpuUnavailable as unavailable:
-                error = unavailable
-            finally:
-                self._hanging = False
-            # The daemon may have ended while the call hung; nobody waits for the answer then.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, result, error)
-
+        answer: asyncio.Future[GpuSnapshot] = asyncio.get_running_loop().create_future()
         # A daemon thread, not an executor: the interpreter waits for an executor's threads at its end.
         self._hanging = True
-        threading.Thread(target=work, name="nvml", daemon=True).start()
+        threading.Thread(target=self._work, args=(answer,), name="nvml", daemon=True).start()
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await answer
@@ -119,6 +97,30 @@ class GpuReader:
             raise GpuUnavailable(
                 f"NVML did not answer within {self._deadline_s:g} s: GPU metrics are left out until it does."
             ) from error
+
+    def _work(self, answer: asyncio.Future[GpuSnapshot]) -> None:
+        """Read in a thread of its own and settle the answer on its loop."""
+        result, error = None, None
+        try:
+            result = self._read()
+        except GpuUnavailable as unavailable:
+            error = unavailable
+        finally:
+            self._hanging = False
+        # The daemon may have ended while the call hung; nobody waits for the answer then.
+        with contextlib.suppress(RuntimeError):
+            answer.get_loop().call_soon_threadsafe(_settle, answer, result, error)
+
+
+def _settle(
+    answer: asyncio.Future[GpuSnapshot], result: GpuSnapshot | None, error: GpuUnavailable | None
+) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    elif result is not None:
+        answer.set_result(result)
 
 
 def _read_nvml() -> GpuSnapshot:

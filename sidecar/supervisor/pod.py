@@ -130,7 +130,13 @@ class Pod:
             for family in stored
             if (tree := trees.get(family.name))
         }
-        self.board.cache = {"path": self.live_cache, "families": sizes}
+        self.board.cache = {
+            "path": self.live_cache,
+            "files": sum(size["files"] for size in sizes.values()),
+            "bytes": sum(size["bytes"] for size in sizes.values()),
+            "kernels": {name: size["kernels"] for name, size in sizes.items() if size["kernels"]},
+            "families": sizes,
+        }
         self.metrics.live_cache(sizes)
 
     def show_kernels(self) -> None:

@@ -101,31 +101,24 @@ def render(status: Mapping[str, Any], *, now: float, refresh: int) -> str:
             _hero(status, headline, tone, advice, now),
             panels.notices(parts.listed(status, "degraded")),
             _tiles(status),
-            element(
-                "div",
-                element(
-                    "div",
-                    _timeline(status),
-                    warmup_panels.warmup(status),
-                    warmup_panels.kernels(status),
-                    panels.events(status),
-                    class_="stack",
-                ),
-                element(
-                    "div",
-                    panels.restore(status),
-                    panels.engine(status),
-                    panels.gpu(status),
-                    panels.golden(status),
-                    panels.publish(status),
-                    class_="stack",
-                ),
-                class_="cols",
-            ),
+            _columns(status),
         ),
         _footer(status),
     )
     return "<!doctype html>\n" + element("html", head, body, lang="en")
+
+
+def _columns(status: Mapping[str, Any]) -> Element:
+    work = (
+        _timeline(status), warmup_panels.warmup(status), warmup_panels.kernels(status), panels.events(status)
+    )
+    things = (
+        panels.restore(status), panels.engine(status), panels.gpu(status), panels.golden(status),
+        panels.publish(status),
+    )
+    return element(
+        "div", element("div", *work, class_="stack"), element("div", *things, class_="stack"), class_="cols"
+    )
 
 
 def _verdict(status: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -234,20 +227,13 @@ def _progress(status: Mapping[str, Any]) -> Element | None:
 
 def _tiles(status: Mapping[str, Any]) -> Element:
     way = journey.latest(parts.mappings(status, "timeline"))
-    restore, engine = parts.section(status, "restore"), parts.section(status, "engine")
+    restore = parts.section(status, "restore")
     before, after = warmup_panels.kernel_sums(status)
     outcome = str(restore.get("outcome", "pending"))
     laid = (
         f"{words.count(restore.get('files'))} files, {words.size(restore.get('bytes'))}"
         if restore.get("files")
         else "nothing laid down"
-    )
-    usage = words.number(engine.get("kv_cache_usage"))
-    absent = "the engine does not show it" if engine.get("state") == "up" else "no engine answers"
-    queue = (
-        absent
-        if usage is None
-        else f"{words.count(engine.get('running'))} running, {words.count(engine.get('waiting'))} waiting"
     )
     return element(
         "dl",
@@ -259,25 +245,27 @@ def _tiles(status: Mapping[str, Any]) -> Element:
             "no request waited for these" if before else "nothing was compiled",
             "calm",
         ),
-        _tile(
-            "Kernels after ready",
-            words.count(after),
-            "each one stalls a request"
-            if after
-            else "as it should be"
-            if status.get("ready")
-            else "not ready yet",
-            "bad" if after else "good" if status.get("ready") else "calm",
-        ),
-        _tile(
-            "KV cache in use",
-            words.percent(usage),
-            queue,
-            "care" if usage is not None and usage > 0.9 else "calm",
-        ),
+        _late_tile(after, bool(status.get("ready"))),
+        _kv_cache_tile(parts.section(status, "engine")),
         class_="tiles",
         aria_label="At a glance",
     )
+
+
+def _late_tile(after: int, ready: bool) -> Element:
+    name, value = "Kernels after ready", words.count(after)
+    if after:
+        return _tile(name, value, "each one stalls a request", "bad")
+    return _tile(name, value, "as it should be", "good") if ready else _tile(name, value, "not ready yet", "calm")
+
+
+def _kv_cache_tile(engine: Mapping[str, Any]) -> Element:
+    usage = words.number(engine.get("kv_cache_usage"))
+    if usage is None:
+        absent = "the engine does not show it" if engine.get("state") == "up" else "no engine answers"
+        return _tile("KV cache in use", words.percent(usage), absent, "calm")
+    queue = f"{words.count(engine.get('running'))} running, {words.count(engine.get('waiting'))} waiting"
+    return _tile("KV cache in use", words.percent(usage), queue, "care" if usage > 0.9 else "calm")
 
 
 def _tile(name: str, value: str, more: str, tone: str) -> Element:

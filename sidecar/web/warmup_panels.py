@@ -101,34 +101,32 @@ def kernel_sums(status: Mapping[str, Any]) -> tuple[int, int]:
     return sum(before for before, _ in rows), sum(after for _, after in rows)
 
 
-def kernels(status: Mapping[str, Any]) -> Element:
-    """Show by family what the engine compiled before and after ready, and how large its live cache is."""
+def _family_rows(status: Mapping[str, Any], families: object) -> list[Element]:
     counted = _kernel_rows(status)
-    sizes = parts.section(status, "cache")
-    families = sizes.get("kernels")
     present = families if isinstance(families, Mapping) else {}
     largest = max((max(pair) for pair in counted.values()), default=0)
-    rows = [
-        element(
-            "tr",
-            element("th", family, scope="row"),
+    rows = []
+    for family in dict.fromkeys([*counted, *map(str, present)]):
+        before, after = counted.get(family, (0, 0))
+        said = f"{family}: {before} before, {after} after"
+        figure = figures.pair(before, after, largest, said, ("before", "late"))
+        rows.append(
             element(
-                "td",
-                figures.pair(
-                    *counted.get(family, (0, 0)),
-                    largest,
-                    f"{family}: {counted.get(family, (0, 0))[0]} before, {after} after",
-                    ("before", "late"),
-                ),
-                class_="figure",
-            ),
-            element("td", words.count(counted.get(family, (0, 0))[0]), class_="n"),
-            element("td", words.count(after), class_="n alarm" if after else "n"),
-            element("td", words.count(present.get(family)), class_="n wide-only"),
+                "tr",
+                element("th", family, scope="row"),
+                element("td", figure, class_="figure"),
+                element("td", words.count(before), class_="n"),
+                element("td", words.count(after), class_="n alarm" if after else "n"),
+                element("td", words.count(present.get(family)), class_="n wide-only"),
+            )
         )
-        for family in dict.fromkeys([*counted, *map(str, present)])
-        for after in [counted.get(family, (0, 0))[1]]
-    ]
+    return rows
+
+
+def kernels(status: Mapping[str, Any]) -> Element:
+    """Show by family what the engine compiled before and after ready, and how large its live cache is."""
+    sizes = parts.section(status, "cache")
+    rows = _family_rows(status, sizes.get("kernels"))
     return parts.card(
         "Kernels",
         "kernels",

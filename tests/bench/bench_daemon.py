@@ -165,7 +165,7 @@ def fill_store(root: Path, facts: dict[str, Any], live: Path) -> int:
         folder.mkdir(parents=True)
         (folder / "large.cubin").write_bytes(os.urandom(LARGE_BYTES))
     request = PublishRequest(store=str(root / "store"), live_cache=str(live), facts=facts, attempt="bench", settle_s=0)
-    result = asyncio.run(CacheClient().publish(request, 900))
+    result = asyncio.run(CacheClient(time.monotonic).publish(request, 900))
     if result.outcome != "published":
         raise SystemExit(f"the store could not be filled: {result.sentence}")
     shutil.rmtree(live)

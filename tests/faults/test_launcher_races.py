@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from sidecar.handshake import Decision
-from tests.unit.launching import SHELL, Stage, files_in, output, write
+from tests.unit.launching import SHELL, Stage, files_in, output, until, write
 
 ROUNDS = 200
-OLD = {name: "old" for name in "abc"}
-NEW = {name: "new" for name in "abc"}
+OLD = dict.fromkeys("abc", "old")
+NEW = dict.fromkeys("abc", "new")
 
 
 @pytest.fixture
@@ -22,22 +23,24 @@ def stage(tmp_path: Path):
     made.close()
 
 
+def with_facts(stage: Stage) -> str:
+    """Name the attempt that has handed over its facts, whether it still waits or not."""
+    state = stage.sidecar.current()
+    return state.attempt if state is not None and state.facts is not None else ""
+
+
 def one_round(stage: Stage, chance: random.Random) -> str:
     """Let both sides decide at about the same time; give the winner."""
     write(stage.live / "triton", OLD)
     (stage.live / "triton" / "d").unlink(missing_ok=True)
-    cap = chance.uniform(0.0, 0.04)
+    # The launcher looks at once and then every 30 ms; the sidecar comes around one of its first two looks.
+    cap, delay_s = chance.choice([(0.0, chance.uniform(0, 0.002)), (0.01, chance.uniform(0.015, 0.045))])
     process = stage.launch(SHELL, "-c", f"cat {stage.live}/triton/*", env={"PATH": "/bin:/usr/bin",
-                           "WARMUP_LAUNCHER_WAIT_S": f"{cap:.4f}"})
+                           "WARMUP_LAUNCHER_WAIT_S": str(cap)})
     attempt = ""
-    # Not until it waits, which may be over at once: until its facts are there.
-    while not attempt:
-        state = stage.sidecar.current()
-        attempt = state.attempt if state is not None and state.facts is not None else ""
+    attempt = until(lambda: with_facts(stage), "facts")
     entry = stage.staged(attempt, "triton", NEW)
-    # A spin, because a sleep is coarser than the race is short.
-    for _ in range(chance.randrange(60)):
-        stage.sidecar.current()
+    time.sleep(delay_s)
     ours = stage.sidecar.decide(attempt, Decision("hit", (entry,)))
     out, _ = output(process)
     state = stage.sidecar.state(attempt)

@@ -29,7 +29,7 @@ def until(look: Callable[[], Found | None], what: str) -> Found:
         found = look()
         if found:
             return found
-        time.sleep(0.004)
+        time.sleep(0.002)
     raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}")
 
 

@@ -104,7 +104,7 @@ async def test_a_port_that_another_program_holds_is_a_problem(tmp_path):
 
 async def test_an_engine_that_answers_is_named(tmp_path):
     async with FakeEngine() as engine:
-        ended, found = await check(tmp_path, "--engine-url", engine.url)
+        _, found = await check(tmp_path, "--engine-url", engine.url)
     assert found["engine"]["level"] == "good", found
     assert "vllm" in found["engine"]["sentence"]
 

@@ -41,7 +41,7 @@ OLD_PYTHONS = [
 ]
 
 
-@pytest.mark.parametrize("python", OLD_PYTHONS or [None], ids=lambda path: path and path.parts[-3] or "none")
+@pytest.mark.parametrize("python", OLD_PYTHONS or [None], ids=lambda path: path.parts[-3] if path else "none")
 def test_it_runs_on_the_other_pythons_of_this_machine(stage: Stage, python: Path | None):
     if python is None:
         pytest.skip("no other Python is installed here")
