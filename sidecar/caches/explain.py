@@ -10,26 +10,12 @@ from dataclasses import dataclass
 
 from sidecar.caches.fingerprint import Difference, Fingerprint, KeyScope, compare
 from sidecar.caches.manifest import Manifest
-from sidecar.caches.messages import FamilyCount, RestoreOutcome
+from sidecar.caches.messages import REASONS, FamilyCount, RestoreOutcome
 from sidecar.caches.store import DirectoryStore
 
 # Facts files read to find the nearest key: one small read each, within a restore's budget even on a slow volume.
 KEYS_LOOKED_AT = 64
 NAMED = 3
-REASONS = {
-    "digest": "bytes that are not what was published",
-    "pack": "in a damaged or missing pack",
-    "unreadable": "that the store could not be read for",
-    "json": "kernel entries with broken JSON",
-    "incomplete": "kernel entries with files missing",
-    "empty": "kernel entries with empty files",
-    "elsewhere": "kernel entries that name another live cache path",
-    "same_entry": "dropped together with those",
-    "quarantined": "quarantined generations",
-    "manifest": "generations with a damaged manifest",
-    "unknown_family": "of families this version does not restore",
-    "no_space": "for which the disk has no room",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +51,7 @@ def sentence_for(
         files = sum(one.files for one in families.values())
         size = sum(one.bytes for one in families.values())
         names = " and ".join(manifest.name for manifest in chosen.values())
-        parts.append(f"Staged {files} files ({size / 1e6:.1f} MB) of {len(families)} families from {names}.")
+        parts.append(f"Restored {files} files ({size / 1e6:.1f} MB) of {len(families)} families from {names}.")
     elif outcome == "failed":
         parts.append("What the store holds for this engine could not be used; the engine starts cold.")
     elif outcome == "kept":

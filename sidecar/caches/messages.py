@@ -16,6 +16,22 @@ RestoreOutcome = Literal["hit", "partial", "miss", "failed", "kept", "disabled",
 PublishOutcome = Literal["published", "nothing_new", "failed", "read_only", "disabled", "timed_out"]
 StoreMode = Literal["read-write", "read-only"]
 
+#: Why files of the store are not restored, in words that go on after "12 files": `rejected` of a result counts by these.
+REASONS = {
+    "digest": "bytes that are not what was published",
+    "pack": "in a damaged or missing pack",
+    "unreadable": "that the store could not be read for",
+    "json": "kernel entries with broken JSON",
+    "incomplete": "kernel entries with files missing",
+    "empty": "kernel entries with empty files",
+    "elsewhere": "kernel entries that name another live cache path",
+    "same_entry": "dropped together with those",
+    "quarantined": "quarantined generations",
+    "manifest": "generations with a damaged manifest",
+    "unknown_family": "of families this version does not restore",
+    "no_space": "for which the disk has no room",
+}
+
 
 class _Message:
     """Give a frozen dataclass a JSON form that is checked when it is read back."""

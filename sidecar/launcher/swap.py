@@ -32,7 +32,9 @@ class LiveCaches:
             if self._replace(entry["family"], entry["live"], entry["staged"]):
                 self.committed.append(entry["family"])
         shutil.rmtree(self._trash, ignore_errors=True)
-        shutil.rmtree(self._staging, ignore_errors=True)
+        if decision["by"] == "sidecar":
+            # Where the sidecar came too late, it may still be writing there and cleans up itself.
+            shutil.rmtree(self._staging, ignore_errors=True)
 
     def usable(self, path: str) -> bool:
         """Tell whether an engine may be pointed there: it can write, and no half family lies there."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sidecar.caches.messages import REASONS
 from sidecar.lifecycle import Phase
 
 PREFIX = "warmup_sidecar_"
@@ -42,22 +43,7 @@ PUBLISH_OUTCOMES = ("published", "nothing_new", "failed", "read_only", "timed_ou
 WARM_OUTCOMES = ("converged", "exhausted", "failed", "engine_gone", "disabled", OTHER)
 VERIFY_OUTCOMES = ("passed", "degenerate", "failed", "engine_gone", OTHER)
 RESTART_CAUSES = ("exited", "killed", "out_of_memory", "refused", "replaced", "asked", OTHER)
-REJECT_REASONS = (
-    "digest",
-    "manifest",
-    "quarantined",
-    "no_space",
-    "same_entry",
-    "unknown_family",
-    "excluded",
-    "left_out",
-    "empty",
-    "unreadable",
-    "incomplete",
-    "json",
-    "elsewhere",
-    OTHER,
-)
+REJECT_REASONS = (*REASONS, "excluded", "left_out", OTHER)
 STARTS = ("adopted", *RESTORE_OUTCOMES)
 
 #: Fields of an engine's stats → metric. Each is left out of the scrape while the engine does not show it.

@@ -6,6 +6,7 @@ Everything can be killed, started again and looked at; nothing is asserted here 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,6 +141,7 @@ class Pod:
         self.log = root / "daemon.log"
         self._daemons: list[Daemon] = []
         self._containers: list[Container] = []
+        self._bare: list[subprocess.Popen[bytes]] = []
         self.directories.store.mkdir(exist_ok=True)
 
     @property
@@ -193,6 +195,26 @@ class Pod:
         self._containers.append(container)
         return container
 
+    def start_bare_engine(self, **script: object) -> subprocess.Popen[bytes]:
+        """Start an engine without a launcher and wait until it answers."""
+        with (self.root / "engine.log").open("ab") as output:
+            engine = subprocess.Popen(
+                self.engine_command(**script), cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self._bare.append(engine)
+        until(self.engine_answers, "an engine that answers")
+        return engine
+
+    @contextlib.contextmanager
+    def request_in_flight(self) -> Iterator[None]:
+        """Keep a request running at the engine, as a client would, for as long as the block takes."""
+        body = json.dumps({"prompt": [1], "max_tokens": 1})
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        with contextlib.closing(client):
+            client.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            until(lambda: self.engine()["counters"]["running"], "a request in flight")
+            yield
+
     def start(self, *, script: Mapping[str, object] | None = None, **changes: object) -> Daemon:
         """Start daemon and container and wait until the pod is ready."""
         daemon = self.start_daemon(**changes)
@@ -245,6 +267,9 @@ class Pod:
         """End everything that was started here."""
         for container in self._containers:
             container.close()
+        for engine in self._bare:
+            engine.kill()
+            engine.wait()
         for daemon in self._daemons:
             with contextlib.suppress(ProcessLookupError):
                 daemon.process.send_signal(signal.SIGCONT)
