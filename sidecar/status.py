@@ -141,7 +141,7 @@ SECTIONS: Mapping[str, str] = {
     "`last_exit`.",
     "restore": "`outcome` (pending, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
     "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, "
-    "`families`.",
+    "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched).",
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled), `sentence`, "
     "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
     "seconds, detail), "

@@ -36,7 +36,7 @@ from sidecar.supervisor.pod import Pod
 from sidecar.web.control import Actions
 from sidecar.web.server import Listening, serve, serve_control, stop_all
 
-HEARTBEAT_S = 0.5
+HEARTBEAT_S = 1.0
 #: A loop that has not turned for this long is stuck: /livez answers 503 and the kubelet restarts the sidecar.
 STUCK_S = 30.0
 #: How long a restarted daemon waits to learn which engine runs before it goes on without adopting it.

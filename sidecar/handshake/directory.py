@@ -81,13 +81,15 @@ class ControlDirectory:
         """Give the newest attempt whose launcher lives; None when no launcher does."""
         for attempt in self._newest_first():
             if self._alive(attempt):
-                return self.state(attempt)
+                return self._state(attempt, alive=True)
         return None
 
     def state(self, attempt: str) -> AttemptState:
         """Tell how this attempt stands, also when its launcher is gone; what can't be read isn't there."""
         # Looked at first: what a launcher wrote before it died is then read for certain.
-        alive = self._alive(attempt)
+        return self._state(attempt, alive=self._alive(attempt))
+
+    def _state(self, attempt: str, *, alive: bool) -> AttemptState:
         decision = self._file(attempt, "decision.json") or {}
         by, why = decision.get("by"), decision.get("why")
         return AttemptState(
@@ -97,8 +99,8 @@ class ControlDirectory:
             decided_by=by if by in ("launcher", "sidecar") else "",
             why=why if isinstance(why, str) else "",
             started=Started.parse(self._file(attempt, "started.json") or {}),
-            terminating=(self._attempts / attempt / "terminating.json").exists(),
-            restart_asked=(self._attempts / attempt / "restart.json").exists(),
+            terminating=os.path.exists(self._place(attempt, "terminating.json")),
+            restart_asked=os.path.exists(self._place(attempt, "restart.json")),
             exited=Exited.parse(self._file(attempt, "exited.json") or {}),
             problem=self._problem(attempt),
         )
@@ -121,7 +123,7 @@ class ControlDirectory:
         """Read what came into `lines.jsonl` since the last call; a half-written line is left for the next."""
         start = self._read.get(attempt, 0)
         try:
-            with (self._attempts / attempt / "lines.jsonl").open("rb") as stream:
+            with open(self._place(attempt, "lines.jsonl"), "rb") as stream:
                 stream.seek(start)
                 found = stream.read(_LINES_AT_ONCE_BYTES)
         except OSError:
@@ -187,7 +189,7 @@ class ControlDirectory:
         if not _ATTEMPT.fullmatch(attempt):
             return False
         try:
-            lock = os.open(self._attempts / attempt / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            lock = os.open(self._place(attempt, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return False
         try:
@@ -199,6 +201,10 @@ class ControlDirectory:
         finally:
             os.close(lock)
         return False
+
+    def _place(self, attempt: str, name: str = "") -> str:
+        """Give a path inside an attempt; as text, because joining Path objects is most of what a look would cost."""
+        return f"{self._attempts}/{attempt}/{name}"
 
     def _facts(self, attempt: str) -> Mapping[str, Any] | None:
         facts = self._file(attempt, "facts.json")
@@ -216,8 +222,8 @@ class ControlDirectory:
         return known
 
     def _problem(self, attempt: str) -> str:
-        directory = self._attempts / attempt
-        if not directory.is_dir() or os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        directory = self._place(attempt)
+        if os.access(directory, os.R_OK | os.W_OK | os.X_OK) or not os.path.isdir(directory):
             return ""
         return (
             f"The engine's container wrote {directory} so that the sidecar (uid {os.getuid()}) can't use it: "

@@ -127,6 +127,13 @@ class Metrics(Collector):
         for reason, files in _mapping(result.get("rejected")).items():
             self._add("restore_files_rejected_total", _number(files), str(reason))
 
+    def effectiveness(self, ratios: Mapping[str, float]) -> None:
+        """Note per family which share of the kernels needed came from the store and was used, 0 to 1."""
+        known = self._domains["kernels_compiled_total"]["family"] or ()
+        self._values["restore_effectiveness_ratio"] = {
+            (name if name in known else OTHER,): ratio for name, ratio in ratios.items()
+        }
+
     def observe_publish(self, result: Mapping[str, Any]) -> None:
         """Note how a publish ended: `outcome`, `seconds`, `bytes` (packed), `new_files`."""
         self._add("publish_outcome_total", 1, str(result.get("outcome", OTHER)))

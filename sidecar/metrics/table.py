@@ -141,6 +141,14 @@ TABLE: tuple[Metric, ...] = (
         {"reason": REJECT_REASONS},
     ),
     Metric(
+        "restore_effectiveness_ratio",
+        "gauge",
+        "Share of the kernels needed by the last restored start that came from the store and were used, 0 to 1.",
+        "ratio",
+        {"family": None},
+        optional=True,
+    ),
+    Metric(
         "publish_outcome_total", "counter", "Publishes by how they ended.", "", {"outcome": PUBLISH_OUTCOMES}
     ),
     Metric("publish_seconds", "histogram", "How long publishes took.", "seconds"),

@@ -19,8 +19,10 @@ from sidecar.supervisor.pod import Pod
 
 #: An engine that answers without a launcher is believed after so many equal reports: one that is just ending is not.
 STEADY_REPORTS = 5
-#: The control directory is local; a look costs well under a millisecond.
-LOOK_S = 0.1
+#: Pause between two looks at the control directory. A look costs far less than the waking up for it.
+LOOK_S = 0.25
+#: The same while a launcher waits for an answer before it starts the engine.
+AWAITED_LOOK_S = 0.1
 #: Causes as metrics name them.
 _RESTART_CAUSE = {"killed": "killed", "out_of_memory": "out_of_memory", "restart": "asked", "terminated": "asked"}
 
@@ -82,12 +84,14 @@ class AttemptObserver:
         self._attempt = ""
         self._told: set[str] = set()
         self._restarts = 0
+        self._looking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             self.look()
-            await asyncio.sleep(LOOK_S)
+            awaited = self._attempt and "started" not in self._told
+            await asyncio.sleep(AWAITED_LOOK_S if awaited else LOOK_S)
 
     def look(self) -> None:
         """Look once."""
@@ -107,6 +111,10 @@ class AttemptObserver:
             self._pod.board.tell(current.problem, "error")
         if current.started is not None and self._once("started"):
             restoring.mark(self._pod, current.attempt)
+            if self._pod.restored is not None and self._pod.restored_attempt == current.attempt:
+                self._looking = asyncio.create_task(self._pod.look_at_what_was_laid(), name="look at what was laid")
+            if current.started.by == "launcher":
+                restoring.overtaken(self._pod)
             for family, why in current.started.failed.items():
                 self._pod.board.tell(f"{family} could not be laid down ({why}); it starts empty.", "warning")
             self._post(lifecycle.AttemptStarted(current.attempt, current.started.by))

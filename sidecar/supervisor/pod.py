@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from sidecar.caches import families, scan
+from sidecar.caches import effectiveness, families, scan
 from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.caches.live_cache import LiveCacheLock
+from sidecar.caches.scan import Tree
 from sidecar.config import Settings
 from sidecar.engines.protocol import Engine
 from sidecar.engines.watcher import Observation
@@ -59,6 +61,7 @@ class Pod:
     observation: Observation | None = None
     restored: RestoreResult | None = None
     restored_attempt: str = ""
+    laid: Mapping[str, Tree] | None = None
     killers: frozenset[str] = frozenset()
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
@@ -108,6 +111,30 @@ class Pod:
                 totals[family] = totals.get(family, 0) + count
                 self.metrics.count_kernels(when, family, count)
         self.show_kernels()
+
+    async def look_at_what_was_laid(self) -> None:
+        """Remember what lies in the live cache as the engine starts, so that its effect can be measured at ready."""
+        self.laid = None
+        if self.live_cache and self.restored and self.restored.families:
+            with suppress(OSError):
+                self.laid = await asyncio.to_thread(scan.scan_live_cache, self.live_cache, families.stored_families())
+
+    async def measure_effect(self) -> None:
+        """Measure once per start how much of what was restored the engine used, for metrics, status and log."""
+        laid, self.laid = self.laid, None
+        if laid is None or self.restored is None:
+            return
+        try:
+            effects = await asyncio.to_thread(effectiveness.measure, self.live_cache, laid, self.restored.families)
+        except OSError as error:
+            self.board.tell(f"What the engine used of the restored caches can't be measured ({error}).", "warning")
+            return
+        self.board.restore = {
+            **self.board.restore, "effectiveness": {name: effect.to_json() for name, effect in effects.items()}
+        }
+        self.metrics.effectiveness({name: effect.ratio for name, effect in effects.items()})
+        if said := effectiveness.sentence(effects):
+            self.board.tell(said, "warning")
 
     async def show_cache(self) -> None:
         """Measure the live cache in a thread: files, bytes and kernels per family, for metrics and status."""

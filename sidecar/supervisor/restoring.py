@@ -22,6 +22,7 @@ from sidecar.supervisor.pod import Pod
 _UNKNOWN_CONTENT = ("failed", "timed_out")
 #: The worker is killed at its deadline; this much more is for killing it and for the handshake.
 GRACE_S = 5.0
+_LATE = "The launcher did not wait any longer and started the engine cold."
 
 
 def deadline(settings_timeout_s: float) -> float:
@@ -39,15 +40,15 @@ async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
     elif not _decide(pod, command, result):
         result = RestoreResult(
             outcome="failed",
-            sentence="The launcher did not wait any longer and started the engine cold.",
+            sentence=_LATE,
             exact_key=result.exact_key,
             toolchain_key=result.toolchain_key,
             seconds=result.seconds,
         )
-        _note(pod, command, result, "late")
+        _note(pod, command.plan, result, "late")
         return lifecycle.RestoreEnded(command.work, "late", detail=result.sentence)
     pod.restored, pod.restored_attempt = result, command.attempt
-    _note(pod, command, result, result.outcome)
+    _note(pod, command.plan, result, result.outcome)
     return lifecycle.RestoreEnded(command.work, result.outcome, result.generation or "", result.sentence)
 
 
@@ -57,7 +58,13 @@ def release(pod: Pod, command: lifecycle.Restore, why: str) -> None:
     pod.restored, pod.restored_attempt = result, command.attempt
     if pod.mode is not Mode.BESIDE:
         _decide(pod, command, result)
-    _note(pod, command, result, "failed")
+    _note(pod, command.plan, result, "failed")
+
+
+def overtaken(pod: Pod) -> None:
+    """Tell that a launcher went on by itself while its restore was under way, which is cancelled then."""
+    if pod.board.restore.get("outcome") == "running":
+        _note(pod, str(pod.board.restore.get("plan")), RestoreResult(outcome="failed", sentence=_LATE), "late")
 
 
 def mark(pod: Pod, attempt: str) -> None:
@@ -143,12 +150,12 @@ def _show(pod: Pod, progress: Progress) -> None:
     }
 
 
-def _note(pod: Pod, command: lifecycle.Restore, result: RestoreResult, outcome: str) -> None:
+def _note(pod: Pod, plan: str, result: RestoreResult, outcome: str) -> None:
     shown: Mapping[str, Any] = result.to_json()
     pod.board.restore = {
         **{name: value for name, value in shown.items() if name not in ("commit", "clear")},
         "outcome": outcome,
-        "plan": command.plan,
+        "plan": plan,
         "bytes_done": result.bytes,
     }
     pod.metrics.observe_restore({**shown, "outcome": outcome})

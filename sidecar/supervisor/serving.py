@@ -33,6 +33,7 @@ async def publish_while_serving(pod: Pod) -> None:
             "sentence": "The live cache can't be used, so nothing is published.",
         }
         return
+    await pod.measure_effect()
     evidence = EvidenceWatcher(Path(pod.live_cache), families.stored_families(), lambda: pod.jit_lines)
     await evidence.baseline()
     _count(pod, await _until_quiet(pod, evidence))

@@ -54,9 +54,14 @@ def plant(root: Path, place: Place) -> Planted:
         pod.start_container()
         pod.engine_pid()
         asyncio.run(_compile(place.live_cache))
+        # What the pod's own warm-up compiles, the next one may compile as well.
+        asyncio.run(_compile(root / "planted"))
         daemon.wait_until_ready(PATIENCE_S)
         until(lambda: daemon.status()["publish"]["outcome"] == "published", "a published generation")
-        families = {name: _files(place.live_cache / name) for name in ("triton", "inductor")}
+        families = {}
+        for name in ("triton", "inductor"):
+            found, ours = _files(place.live_cache / name), _files(root / "planted" / name)
+            families[name] = {path: content for path, content in found.items() if path in ours}
     finally:
         pod.close()
     return Planted(pod.directories.store, families)

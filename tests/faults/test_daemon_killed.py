@@ -49,7 +49,7 @@ def test_killed_while_it_stages_files(pod: Pod, planted: Planted):
 
 def test_killed_while_the_engine_loads(pod: Pod, planted: Planted):
     daemon = pod.start_daemon()
-    pod.start_container(load_seconds=3)
+    pod.start_container(load_seconds=2)
     daemon.caught_in("awaiting_engine")
     engine = pod.engine_pid()
     daemon.kill()
@@ -105,7 +105,7 @@ def test_killed_when_ready_an_engine_that_was_replaced_meanwhile_is_not_adopted(
     pod.start()
     pod.daemon.kill()
     pod.container.close()
-    pod.start_container()
+    pod.start_container({"WARMUP_LAUNCHER_ALONE_S": "0"})
     until(pod.engine_answers, "the next engine")
     start_again(pod)
     assert "Adopted" not in pod.daemon.status()["reason"]

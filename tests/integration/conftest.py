@@ -70,9 +70,9 @@ def restored_start(pod: Pod, first_start: stories.FirstStart) -> stories.Restore
 
 
 @pytest.fixture(scope="session")
-def killed_ready(pod: Pod, restored_start: stories.RestoredStart) -> Iterator[stories.KilledReady]:
+def killed_ready(pod: Pod, restored_start: stories.RestoredStart) -> stories.KilledReady:
     """Kill the engine of the restored pod and start it again."""
-    yield stories.killed_ready(pod)
+    return stories.killed_ready(pod)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +82,6 @@ def killed_warming(troubled_pod: Pod) -> stories.KilledWarming:
 
 
 @pytest.fixture(scope="session")
-def late_kernel(troubled_pod: Pod, killed_warming: stories.KilledWarming) -> Iterator[stories.LateKernel]:
+def late_kernel(troubled_pod: Pod, killed_warming: stories.KilledWarming) -> stories.LateKernel:
     """Send a request whose kernel nothing has warmed; the pod has done its part then."""
-    yield stories.late_kernel(troubled_pod)
+    return stories.late_kernel(troubled_pod)

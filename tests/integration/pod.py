@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -124,7 +125,7 @@ class Pod:
         self.engine = EngineProcess(command, self.environment, self.workplace.log("engine"))
         return self.engine
 
-    def replace_daemon(self, *, proven: bool, **settings: object) -> SidecarProcess:
+    def replace_daemon(self, *, proven: bool, **settings: Any) -> SidecarProcess:
         """Start another daemon beside the same engine; `proven`: it may find that this engine was proven before."""
         self.end_daemon()
         if not proven:

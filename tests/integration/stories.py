@@ -5,8 +5,10 @@ An engine's start takes a minute, so a story goes on where another has ended. No
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +41,13 @@ class FirstStart:
     kernels_after_requests: Kernels
     published: Status
     generations: tuple[str, ...]
+    kernels_published: int
 
 
 @dataclass(frozen=True)
 class RestoredStart:
     """The same pod on another node: nothing but the store is left of the first start."""
 
-    kernels_stored: Kernels
     kernels_at_start: Kernels
     ready: Status
     kernels_at_ready: Kernels
@@ -69,8 +71,6 @@ class KilledWarming:
     """A cold engine, killed while it was being warmed, and its next start, beside a store nobody may write to."""
 
     watch: ReadinessWatch
-    warming_at: float
-    timeline_at_death: list[dict[str, Any]]
     died: Status
     started_again_at: float
     ready_at: float
@@ -105,13 +105,13 @@ def first_start(pod: Pod) -> FirstStart:
     after = kernel_files(pod.live)
     # The first publish waits until the cache is quiet, and counts what was compiled until then.
     published = daemon.wait_for(publish_ended, PUBLISH_S, "the first publish ended")
-    generations = tuple(path.parent.name for path in pod.workplace.store.rglob("generations/*/manifest.json"))
-    return FirstStart(ready, at_ready, answers, after, published, generations)
+    store = pod.workplace.store
+    generations = tuple(path.parent.name for path in store.rglob("generations/*/manifest.json"))
+    return FirstStart(ready, at_ready, answers, after, published, generations, kernels_in_newest(store))
 
 
 def restored_start(pod: Pod) -> RestoredStart:
     """Wipe all but the store and start again."""
-    stored = kernel_files(pod.live)
     pod.move_to_another_node()
     at_start = kernel_files(pod.live)
     daemon = pod.start_daemon()
@@ -119,11 +119,11 @@ def restored_start(pod: Pod) -> RestoredStart:
     ready = daemon.wait_until_ready(READY_S)
     at_ready = kernel_files(pod.live)
     published = daemon.wait_for(publish_ended, PUBLISH_S, "the publish after a restored start ended")
-    return RestoredStart(stored, at_start, ready, at_ready, published)
+    return RestoredStart(at_start, ready, at_ready, published)
 
 
 def killed_ready(pod: Pod) -> KilledReady:
-    """Kill the engine of a ready pod, start it again as a kubelet does, and wait until the pod is ready again."""
+    """Kill the engine of a ready pod, start it again as a kubelet does, wait until the pod is ready again, and end it."""
     daemon, engine = pod.daemon, pod.engine
     assert daemon is not None
     assert engine is not None
@@ -137,7 +137,9 @@ def killed_ready(pod: Pod) -> KilledReady:
         pod.start_engine()
         ready = daemon.wait_until_ready(READY_S)
         _until(lambda: watch.times_of(200, killed_at), "the probe answers 200 again")
-    return KilledReady(killed_at, watch, sentence, before, ready, kernel_files(pod.live))
+    told = KilledReady(killed_at, watch, sentence, before, ready, kernel_files(pod.live))
+    pod.end()
+    return told
 
 
 def killed_warming(pod: Pod, profile: Path) -> KilledWarming:
@@ -148,7 +150,6 @@ def killed_warming(pod: Pod, profile: Path) -> KilledWarming:
     with ReadinessWatch(daemon.url) as watch:
         engine = pod.start_engine()
         daemon.wait_for_phase("warming", READY_S)
-        warming_at = time.monotonic()
         engine.kill()
         died = daemon.wait_for(
             lambda status: status["phase"] == "awaiting_launcher", END_S, "the end of the engine was seen"
@@ -158,13 +159,11 @@ def killed_warming(pod: Pod, profile: Path) -> KilledWarming:
         ready = daemon.wait_until_ready(READY_S)
         _until(lambda: watch.times_of(200), "the probe answers 200")
     published = daemon.wait_for(publish_ended, PUBLISH_S, "the publish into a store without write permission ended")
-    return KilledWarming(
-        watch, warming_at, died["timeline"], died, again, watch.times_of(200)[0], ready, published
-    )
+    return KilledWarming(watch, died, again, watch.times_of(200)[0], ready, published)
 
 
 def late_kernel(pod: Pod) -> LateKernel:
-    """Let the store be written again, and send the first request with log-probabilities to the ready pod."""
+    """Let the store be written again, and send the first request with log-probabilities to the ready pod; end it."""
     assert pod.daemon is not None
     pod.workplace.store.chmod(0o755)
     before = kernel_files(pod.live)
@@ -176,13 +175,13 @@ def late_kernel(pod: Pod) -> LateKernel:
     published = pod.daemon.wait_for(
         lambda status: status["publish"]["outcome"] == "published", PUBLISH_S, "the late kernel is published"
     )
-    return LateKernel(before, after, counted, published, kernels_in_newest(pod.workplace.store))
+    told = LateKernel(before, after, counted, published, kernels_in_newest(pod.workplace.store))
+    pod.end()
+    return told
 
 
 def kernels_in_newest(store: Path) -> int:
     """Count the kernels that the newest generations list, one generation of each key."""
-    import json
-
     newest: dict[Path, Path] = {}
     for manifest in sorted(store.rglob("generations/*/manifest.json")):
         newest[manifest.parents[1]] = manifest
@@ -195,7 +194,7 @@ def bound_by_modes() -> list[str]:
     return ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 
-def _until(holds: Any, what: str) -> None:
+def _until(holds: Callable[[], object], what: str) -> None:
     ends = time.monotonic() + END_S
     while not holds():
         assert time.monotonic() < ends, f"not within {END_S:.0f} s: {what}"

@@ -67,7 +67,7 @@ async def test_a_compilation_stalls_every_request_and_happens_once():
 async def test_requests_beyond_the_limit_wait_and_are_shown_as_waiting():
     async with FakeEngine(Script(max_num_seqs=2, generation="hang", log_jit=False)) as fake:
         tasks = [asyncio.create_task(ask(fake.url)) for _ in range(5)]
-        while fake.counters.waiting + fake.counters.running < 5:  # noqa: ASYNC110 - no event on that side
+        while fake.counters.waiting + fake.counters.running < 5:
             await asyncio.sleep(0.01)
         assert (fake.counters.running, fake.counters.waiting) == (2, 3)
         for task in tasks:

@@ -38,7 +38,7 @@ async def client(fake: FakeEngine) -> AsyncIterator[VllmEngine]:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that happens on the other end of a socket."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - the engine has no event to wait for
+        while not condition():
             await asyncio.sleep(0.01)
 
 

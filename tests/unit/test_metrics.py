@@ -52,6 +52,7 @@ def full(metrics: Metrics) -> None:
     metrics.observe_restore(
         {"outcome": "hit", "seconds": 4.8, "bytes": 100, "files": 7, "rejected": {"digest": 2}}
     )
+    metrics.effectiveness({"triton": 0.75})
     metrics.observe_warmup(
         {
             "outcome": "converged",
