@@ -142,7 +142,7 @@ SECTIONS: Mapping[str, str] = {
     "restore": "`outcome` (pending, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
     "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, "
     "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched).",
-    "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled), `sentence`, "
+    "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, adopted), `sentence`, "
     "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
     "seconds, detail), "
     "`kernels_before_ready` and `kernels_after_ready` per family, `requests`, `seconds`.",

@@ -10,6 +10,11 @@ import structlog
 from sidecar.lifecycle import Event, Gate, Phase, Snapshot
 from sidecar.supervisor.pod import Pod
 
+_NOT_RESTORED = {
+    "skipped": "The engine was running already, so nothing was put into its caches.",
+    "late": "The launcher did not wait any longer and started the engine cold.",
+}
+
 
 class Teller:
     """Keeps board, metrics and log in step with the state machine."""
@@ -25,6 +30,7 @@ class Teller:
         board, metrics = self._pod.board, self._pod.metrics
         withdrawn = board.gate.open and not gate.open
         board.gate = gate
+        self._show_what_was_not_done(after)
         if after.phase is before.phase and after.work == before.work:
             return
         spent = board.enter(after.phase)
@@ -43,6 +49,14 @@ class Teller:
         )
         if after.phase is Phase.READY:
             self._ready(after)
+
+    def _show_what_was_not_done(self, after: Snapshot) -> None:
+        """Say in the sections of restore and warm-up why nothing came of them; those that ended say so themselves."""
+        board = self._pod.board
+        if after.restore in _NOT_RESTORED and board.restore.get("outcome") in ("pending", "running"):
+            board.restore = {"outcome": after.restore, "sentence": _NOT_RESTORED[after.restore]}
+        if after.warm == "adopted" and board.warmup.get("outcome") == "pending":
+            board.warmup = {**board.warmup, "outcome": "adopted", "sentence": after.warm_sentence}
 
     def _ready(self, after: Snapshot) -> None:
         start = "adopted" if after.warm == "adopted" else after.restore or "skipped"

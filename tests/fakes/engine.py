@@ -58,6 +58,7 @@ class FakeEngine:
         self.kernels = Kernels(self.script, *self._caches)
         self._slots = asyncio.Semaphore(self.script.max_num_seqs)
         self.died = self.listening = False
+        self.listening_since: float | None = None
 
     async def __aenter__(self) -> FakeEngine:
         await self._listen()
@@ -112,7 +113,7 @@ class FakeEngine:
         )
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket).start()
-        self.listening = True
+        self.listening, self.listening_since = True, time.time()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -133,6 +134,7 @@ class FakeEngine:
         return web.json_response({
             "script": dataclasses.asdict(self.script), "counters": dataclasses.asdict(self.counters),
             "compiled": self.kernels.compiled, "requests": self.requests[-1000:], "started": self.started,
+            "listening_since": self.listening_since,
         })
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -201,7 +203,8 @@ class FakeEngine:
         self.counters.texts += 1
         self.counters.while_asleep += self.script.asleep
         kept = {key: value for key, value in body.items() if key not in ("prompt", "messages")}
-        self.requests.append({"path": request.path, "prompt_tokens": size, **kept})
+        record = {"path": request.path, "prompt_tokens": size, **kept, "at": time.time(), "answered_at": None}
+        self.requests.append(record)
         if self._must_die(size):
             await self._die()
         if self.script.generation in ("500", "503") or self.script.asleep:
@@ -225,6 +228,7 @@ class FakeEngine:
             self.counters.running -= 1
             self.counters.tokens_held -= size
             self._slots.release()
+            record["answered_at"] = time.time()
 
     def _refuse(self, body: dict[str, Any], chat: bool) -> web.Response | None:
         script = self.script

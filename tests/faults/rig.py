@@ -242,6 +242,10 @@ class Pod:
         except (FileNotFoundError, ValueError):
             return {}
 
+    def other_address(self) -> str:
+        """Name another address for probes."""
+        return f"127.0.0.1:{unused_ports(1)[0]}"
+
     def tell_engine(self, **script: object) -> None:
         """Change what the running engine does."""
         ask(f"{self.engine_url}/__script__", json.dumps(script).encode())

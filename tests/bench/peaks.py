@@ -1,0 +1,61 @@
+"""Peak memory of the daemon and of its cache worker, as the kernel keeps it.
+
+Looked at from a thread, since a worker takes its numbers with it when it ends.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import psutil
+
+from tests.bench.subject import Subject
+
+LOOK_S = 0.05
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+
+
+class Peaks:
+    """Watch a running daemon while `with` lasts; `daemon` and `worker` are bytes, 0 while none was seen."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.daemon = self.worker = 0
+        self._process = subject.process
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="peaks", daemon=True)
+
+    def __enter__(self) -> Peaks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_S):
+            self.daemon = max(self.daemon, _peak(self._process.pid))
+            try:
+                children = self._process.children()
+            except psutil.Error:
+                return
+            for child in children:
+                if _is_worker(child.pid):
+                    self.worker = max(self.worker, _peak(child.pid))
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"sidecar.caches.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _peak(pid: int) -> int:
+    try:
+        found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
