@@ -6,6 +6,7 @@ What the parts are made of is in `assembly.py`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -93,6 +94,9 @@ class Daemon:
         self._handle_signals(supervisor)
         try:
             await self._begin(pod, supervisor)
+            # What was imported stays: without this each full collection walks it again, and probes wait 50 ms for that.
+            gc.collect()
+            gc.freeze()
             self._start("control", self._watch_control(pod, supervisor, trouble))
             return await supervisor.run()
         finally:
@@ -233,6 +237,7 @@ class Daemon:
             pod.metrics.gpu(None)
             return None
         pod.board.gpu, pod.sm = reading.to_json(), reading.sm
+        pod.gpu_memory_gib = max((gpu.memory_size_bytes or 0 for gpu in reading.gpus), default=0) / (1 << 30)
         pod.metrics.gpu(reading.to_json())
         return reading
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from sidecar import lifecycle
+from sidecar.engines.log_lines import hints_from_line
 from sidecar.engines.watcher import Observation
 from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
 from sidecar.lifecycle import Event
@@ -125,6 +126,7 @@ class AttemptObserver:
         self._attempt, self._told = current.attempt, set()
         pod = self._pod
         pod.facts, pod.jit_lines, pod.fatal_lines = pod.base_facts, 0, ()
+        pod.line_hints = {}
         pod.start_counted, pod.kernels_before, pod.kernels_after = False, {}, {}
         pod.opened_at = pod.clock()
         pod.board.engine = {
@@ -162,6 +164,8 @@ class AttemptObserver:
                 self._pod.jit_lines += 1
             elif line.kind == "fatal":
                 self._pod.fatal_lines = (*self._pod.fatal_lines[-19:], line.text)
+            else:
+                self._pod.line_hints = {**self._pod.line_hints, **hints_from_line(line.text)}
 
     def _once(self, what: str) -> bool:
         if what in self._told:

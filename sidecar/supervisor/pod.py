@@ -19,7 +19,7 @@ from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.caches.live_cache import LiveCacheLock
 from sidecar.caches.scan import Tree
 from sidecar.config import Settings
-from sidecar.engines.protocol import Engine
+from sidecar.engines.protocol import Engine, Hint
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
 from sidecar.handshake import ControlDirectory
@@ -65,6 +65,8 @@ class Pod:
     killers: frozenset[str] = frozenset()
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
+    line_hints: Mapping[str, Hint] = field(default_factory=dict)
+    gpu_memory_gib: float = 0.0
     opened_at: float = 0.0
     problems: int = 0
     start_counted: bool = False

@@ -16,9 +16,9 @@ from sidecar.supervisor.pod import Pod
 from sidecar.warmup.evidence import Evidence, EvidenceWatcher
 
 #: Pause between two looks at the live cache while serving: a late kernel has already hurt, nobody waits for the count.
-LOOK_S = 10.0
-#: A look at a huge cache takes longer; looking may cost this share of the time at most.
-LOOK_SHARE = 0.02
+LOOK_S = 30.0
+#: A look at a huge cache takes longer (60 ms for 10,000 files); looking may cost this share of the time at most.
+LOOK_SHARE = 0.004
 #: Files younger than this may still be written to; the quiet time before a publish covers it.
 SETTLE_S = 2.0
 #: How often a cache that never comes to rest is looked at before it is published as it is, without entries in flux.

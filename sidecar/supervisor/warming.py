@@ -10,7 +10,7 @@ from pathlib import Path
 from sidecar import lifecycle
 from sidecar.caches import families
 from sidecar.engines.argv import hints_from_argv
-from sidecar.engines.protocol import EngineFacts
+from sidecar.engines.protocol import EngineFacts, Hint
 from sidecar.errors import ProfileError
 from sidecar.supervisor.pod import Pod
 from sidecar.warmup import verify as output
@@ -73,8 +73,12 @@ async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
 async def learn(pod: Pod) -> EngineFacts:
     """Ask the engine for its limits, helped by what the launcher saw of its command, and show them."""
     argv, environment = pod.facts.get("argv"), pod.facts.get("environment")
+    hints: dict[str, Hint] = {}
     if isinstance(argv, list) and isinstance(environment, dict):
-        pod.engine.use_hints(hints_from_argv(tuple(map(str, argv)), environment))
+        hints = hints_from_argv(tuple(map(str, argv)), environment)
+    if pod.gpu_memory_gib:
+        hints["gpu_memory_gib"] = Hint(pod.gpu_memory_gib, "NVML")
+    pod.engine.use_hints({**hints, **pod.line_hints})
     facts = await pod.engine.facts()
     shown = facts.to_json()
     limits = {

@@ -229,3 +229,12 @@ def test_the_seconds_to_the_first_answer_are_counted_from_the_attempts_start() -
     now[0] = 200.0
     observer.report(observed("up"))
     assert pod.board.engine["healthy_after_s"] == 34.5
+
+
+def test_a_limit_that_only_the_engines_log_tells_is_a_hint_with_its_source(scene: Scene) -> None:
+    launcher = scene.launcher(1)
+    text = "INFO [scheduler.py:252] Chunked prefill is enabled with max_num_batched_tokens=8192."
+    (launcher.folder / "lines.jsonl").write_text(json.dumps({"kind": "hint", "text": text}) + "\n")
+    scene.look()
+    hint = scene.pod.line_hints["max_num_batched_tokens"]
+    assert (hint.value, hint.source) == (8192, "the engine's log")
