@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, Entry] = {
     "check": Entry("check", "Say what the settings are, where they come from, and what is wrong with them."),
     "status": Entry("status", "Show where a running sidecar is, as tables or JSON."),
     "wait": Entry("wait", "Wait until a running sidecar is ready, or lets the engine start."),
-    "drain": Entry("drain", "Withdraw readiness of a running sidecar for good."),
+    "drain": Entry("drain", "Withdraw readiness of a running sidecar, until `rewarm` is asked for."),
     "rewarm": Entry("rewarm", "Warm the engine up and check its output once more."),
     "profiles": Entry("profiles", "List the warm-up profiles, or show one."),
     "docs": Entry("docs", "Print the reference tables, write them into the README, or check those there."),

@@ -107,7 +107,7 @@ class CacheClient:
             return PublishResult(outcome="failed", sentence=sentence, seconds=seconds)
 
     async def record(self, request: RecordRequest, deadline_s: float) -> str:
-        """Write one record into the store in a child process; give the trouble as a sentence, empty when there was none."""
+        """Write one record into the store in a child process; give the trouble as a sentence, or nothing."""
         ending = await self._run({"task": "record", "request": request.to_json()}, deadline_s, ignore_progress)
         if ending.timed_out:
             return f"it did not answer within {deadline_s:g} s."
@@ -139,7 +139,6 @@ class CacheClient:
         if not ending.trouble and ending.result is None:
             ending.trouble = f"the worker ended with code {process.returncode} and gave no result"
         return ending
-
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """Kill the worker's process group and reap it; one stuck in the kernel is reaped when it gets free."""

@@ -116,8 +116,8 @@ FAMILIES: tuple[Family, ...] = (
         leave_out=("**/cubins/**",),
         unit=r"(.*/)(?:cached_ops|generated)/([^/]+)/",
         validity="ninja",
-        note="Modules built by nvcc and ninja; up to date only with their modification times, ninja's logs and the same "
-        "absolute paths (FlashInfer 0.7.2 jit/env.py:66-70, core.py:536-605). Downloaded cubins are not kernels.",
+        note="Modules built by nvcc and ninja; up to date only with their modification times, ninja's logs and the "
+        "same absolute paths (FlashInfer 0.7.2 jit/env.py:66-70, core.py:536-605). Downloaded cubins are not kernels.",
     ),
     Family(
         name="deep_gemm",
@@ -191,7 +191,7 @@ FAMILIES: tuple[Family, ...] = (
         variables={"FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "{live}/fa_cute"},
         kernels=("**/*.o",),
         unit=r"(.*)",
-        note="FlashAttention 4; written only when FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1, which stays the user's choice.",
+        note="FlashAttention 4; written only with FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1, which is the user's choice.",
     ),
     Family(
         name="quack",
@@ -239,8 +239,8 @@ FAMILIES: tuple[Family, ...] = (
         scope="never",
         default_path="$TMPDIR/torchinductor_$USER/precompiled_headers",
         variables={},
-        note="About 150 MB of precompiled C++ header, bound to the exact compiler and CPU, which g++ rebuilds in seconds "
-        "and no variable but TMPDIR moves: moving it would cost more than it saves.",
+        note="About 150 MB of precompiled C++ header, bound to the exact compiler and CPU, which g++ rebuilds in "
+        "seconds and no variable but TMPDIR moves: carrying it would cost more than it saves.",
     ),
     Family(
         name="vllm_p2p",
@@ -288,9 +288,7 @@ def environment(live_cache: str) -> dict[str, str]:
     """Return the engine variables that put every family under the live cache. HOME and TMPDIR stay as they are."""
     root = live_cache.rstrip("/")
     return {
-        name: template.replace("{live}", root)
-        for family in FAMILIES
-        for name, template in family.variables.items()
+        name: template.replace("{live}", root) for family in FAMILIES for name, template in family.variables.items()
     }
 
 

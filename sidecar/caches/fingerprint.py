@@ -192,7 +192,8 @@ def _world(facts: Facts, _live_cache: str) -> Values:
     if not isinstance(found, Mapping):
         return {}
     address = re.compile(r"(^|_)(addr|address|host|hostname|ip|port|name)($|_)", re.IGNORECASE)
-    return {str(name): str(value) for name, value in found.items() if value is not None and not address.search(str(name))}
+    kept = {str(name): value for name, value in found.items() if not address.search(str(name))}
+    return {name: str(value) for name, value in kept.items() if value is not None}
 
 
 def _live_path(_facts: Facts, live_cache: str) -> Values:

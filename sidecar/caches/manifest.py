@@ -193,9 +193,7 @@ def _digest(value: Any) -> str:
 
 
 def _pack(value: Any) -> Pack:
-    return Pack(
-        digest=_digest(value["digest"]), bytes=_number(value["bytes"]), unpacked=_number(value["unpacked"])
-    )
+    return Pack(digest=_digest(value["digest"]), bytes=_number(value["bytes"]), unpacked=_number(value["unpacked"]))
 
 
 def _file(value: Any) -> StoredFile:

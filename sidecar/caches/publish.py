@@ -71,7 +71,8 @@ def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
     skipped: Counter[str] = Counter()
     done: dict[KeyScope, _Published] = {}
     if not request.store:
-        return PublishResult(outcome="disabled", sentence="There is no store (WARMUP_STORE is empty); nothing is published.")
+        sentence = "There is no store (WARMUP_STORE is empty), nothing is published."
+        return PublishResult(outcome="disabled", sentence=sentence)
     try:
         store = open_store(request.store, request.store_mode, tools.sleep, tools.checkpoint)
         store.sweep_orphans()
@@ -174,8 +175,7 @@ class _ScopePublish:
         for name, paths in delta.added.items():
             self._forget_unstable(taken, name, paths, packed)
         packed.files = {
-            place: file if file.link else file._replace(pack=packed.pack.digest)
-            for place, file in packed.files.items()
+            place: file if file.link else file._replace(pack=packed.pack.digest) for place, file in packed.files.items()
         }
         return packed
 
@@ -187,9 +187,7 @@ class _ScopePublish:
             for path in sorted(paths):
                 self._add(writer, taken, name, path, packed)
                 done += taken.trees[name][path].size
-                self._tools.on_progress(
-                    Progress(bytes_done=done, bytes_total=total, files_done=len(packed.files))
-                )
+                self._tools.on_progress(Progress(bytes_done=done, bytes_total=total, files_done=len(packed.files)))
         return writer.close()
 
     def _add(self, writer: PackWriter, taken: Snapshot, name: str, path: str, packed: _Packed) -> None:
@@ -211,7 +209,8 @@ class _ScopePublish:
         """Leave out entries of which any file changed or went while the pack was written."""
         family = BY_NAME[name]
         for members in validity.entries(family, paths).values():
-            if not snapshots.unchanged(taken, family, members) or any((name, one) not in packed.files for one in members):
+            whole = all((name, one) in packed.files for one in members)
+            if not whole or not snapshots.unchanged(taken, family, members):
                 self._skipped["unstable"] += len(members)
                 for path in members:
                     packed.files.pop((name, path), None)

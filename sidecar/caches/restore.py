@@ -112,7 +112,8 @@ class _Restore:
         if len(self._owned.own) < len(SCOPES):
             remove_marker(request.live_cache)
         if not request.store:
-            return self._nothing("disabled", "There is no store (WARMUP_STORE is empty), nothing was restored.", claimed=False)
+            sentence = "There is no store (WARMUP_STORE is empty), nothing was restored."
+            return self._nothing("disabled", sentence, claimed=False)
         store = open_store(request.store, "read-only", self._tools.sleep)
         for scope in self._scopes:
             self._choose(store, scope)
@@ -237,9 +238,7 @@ class _Restore:
         staged.files_done += 1
         self._tools.checkpoint(f"staged {file.family}/{file.path}")
         if staged.files_done % 50 == 0 or staged.bytes == total:
-            self._tools.on_progress(
-                Progress(bytes_done=staged.bytes, bytes_total=total, files_done=staged.files_done)
-            )
+            self._tools.on_progress(Progress(bytes_done=staged.bytes, bytes_total=total, files_done=staged.files_done))
 
     def _drop_bad(self, bad: dict[tuple[str, str], str]) -> None:
         """Leave out what came damaged: its kernel entry where the family has entries, else the whole family."""
@@ -282,10 +281,7 @@ class _Restore:
         for name in staged.files:
             self.area.finish(name, live)
         rejected = {reason: count for reason, count in staged.rejected.items() if count}
-        commit = tuple(
-            CommitEntry(family=name, staged=str(self.area.root / name), live=os.path.join(live, BY_NAME[name].directory))
-            for name in sorted(staged.files)
-        )
+        commit = tuple(self._entry(name) for name in sorted(staged.files))
         outcome = self._outcome(set(rejected) - HARMLESS_REASONS)
         return RestoreResult(
             outcome=outcome,
@@ -299,6 +295,10 @@ class _Restore:
             clear=self._owned.to_clear(set(staged.files), claimed=True),
             differs=tuple(str(one) for one in near.differences) if near else (),
         )
+
+    def _entry(self, name: str) -> CommitEntry:
+        live = os.path.join(self._request.live_cache, BY_NAME[name].directory)
+        return CommitEntry(family=name, staged=str(self.area.root / name), live=live)
 
     def _counts(self) -> dict[str, FamilyCount]:
         return {

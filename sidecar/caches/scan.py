@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -94,9 +94,14 @@ def count_kernels(family: Family, tree: Iterable[str]) -> int:
 
 
 def _changes(family: Family, before: Tree, after: Tree) -> Changes:
-    new = _travelling(family, (path for path in after if path not in before))
-    changed = _travelling(family, (path for path in after if path in before and _differs(before[path], after[path])))
-    gone = _travelling(family, (path for path in before if path not in after))
+    # Nearly always nothing differs between two looks, and dict comparison finds that out ten times as fast as a loop.
+    if before == after:
+        return Changes()
+    new = _travelling(family, after.keys() - before.keys())
+    changed = _travelling(
+        family, (path for path in after.keys() & before.keys() if _differs(before[path], after[path]))
+    )
+    gone = _travelling(family, before.keys() - after.keys())
     return Changes(
         new=new,
         changed=changed,
@@ -106,7 +111,7 @@ def _changes(family: Family, before: Tree, after: Tree) -> Changes:
     )
 
 
-def _travelling(family: Family, paths: Iterator[str]) -> tuple[str, ...]:
+def _travelling(family: Family, paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(path for path in paths if not is_left_out(family, path)))
 
 

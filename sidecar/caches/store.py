@@ -283,7 +283,7 @@ class DirectoryStore:
             yield
         except OSError as error:
             if error.errno in FULL:
-                raise StoreFull(f"The store {self.root} is full ({error.strerror}); free space or raise its quota.") from error
+                raise StoreFull(f"The store {self.root} is full ({error.strerror}); give it more room.") from error
             raise StoreUnavailable(f"The store {self.root} failed to {what} ({error.strerror or error}).") from error
 
 
@@ -304,7 +304,7 @@ class StoreStream(io.RawIOBase):
         try:
             return self._stream.read(size) or b""
         except OSError as error:
-            raise StoreUnavailable(f"The store {self._root} failed while a pack was read ({error.strerror}).") from error
+            raise StoreUnavailable(f"The store {self._root} failed to read a pack ({error.strerror}).") from error
 
     def close(self) -> None:
         """Close the file."""

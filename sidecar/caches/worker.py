@@ -61,9 +61,7 @@ def work(task: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     from sidecar.caches.publish import PublishTools, publish
 
     step_back()
-    wishes = PublishTools(
-        clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress
-    )
+    wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress)
     return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
 
 

@@ -1,4 +1,4 @@
-"""`drain`: ask a running daemon, through its control socket, to withdraw readiness for good.
+"""`drain`: ask a running daemon, through its control socket, to withdraw readiness.
 
 What draining means is decided by the daemon.
 """
@@ -18,10 +18,10 @@ from sidecar.commands.settings_flags import settings_options
 @settings_options("control_dir")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(as_json: bool, **arguments: Any) -> None:
-    """Withdraw readiness of a running sidecar for good; requests in flight may end.
+    """Withdraw readiness of a running sidecar; requests in flight may end.
 
-    Goes through the control socket, so it works where the control directory is mounted: in the sidecar's and
-    in the engine's container, for example as its preStop hook. `rewarm` takes the pod back.
+    Goes through the socket in the control directory, so it is run in the sidecar's container. `rewarm` takes the
+    pod back.
 
     \b
     Examples:

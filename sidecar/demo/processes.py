@@ -66,6 +66,8 @@ class Program:
                 process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
+        # Whoever comes next needs their ports and folders.
+        psutil.wait_procs(known, END_S)
 
     def last_lines(self, count: int = LINES_SHOWN) -> list[str]:
         """Give the end of the log."""

@@ -55,8 +55,13 @@ def mapped(found: Json, name: str) -> dict[str, str]:
 
 
 def checked_settings(found: Json | None) -> Json | None:
-    """Give sidecar.json with every field of its type; None when it isn't one that can be used."""
-    if found is None or found.get("format") != FORMAT or not os.path.isabs(str(found.get("live_cache"))):
+    """Give sidecar.json with every field of its type; None when it isn't one that can be used.
+
+    An empty live cache is one that the sidecar can't use: then the engine keeps its own cache directories.
+    """
+    if found is None or found.get("format") != FORMAT:
+        return None
+    if found.get("live_cache") != "" and not os.path.isabs(str(found.get("live_cache"))):
         return None
     umask = str(found.get("umask"))
     return {

@@ -14,10 +14,10 @@ from sidecar.launcher.log import say
 
 
 class LiveCaches:
-    """The live caches below `root`: what was swapped in, what failed, and what must not be used."""
+    """The live caches below `root`: what was swapped in, what failed, and what must not be used. Empty: there are none."""
 
     def __init__(self, root: str, attempt: str) -> None:
-        self._root = os.path.normpath(root)
+        self._root = os.path.normpath(root) if root else ""
         self._staging = os.path.join(self._root, ".staging", attempt)
         self._trash = os.path.join(self._root, ".trash")
         self.committed: list[str] = []
@@ -26,6 +26,8 @@ class LiveCaches:
 
     def obey(self, decision: Json) -> None:
         """Clear and swap in what the sidecar decided. A family that fails is left empty, never half."""
+        if not self._root:
+            return
         for live in decision["clear"]:
             self._replace(os.path.relpath(live, self._root), live, None)
         for entry in decision["commit"]:
@@ -38,7 +40,7 @@ class LiveCaches:
 
     def usable(self, path: str) -> bool:
         """Tell whether an engine may be pointed there: it can write, and no half family lies there."""
-        if any(within(path, bad) or within(bad, path) for bad in self._unusable):
+        if not os.path.isabs(path) or any(within(path, bad) or within(bad, path) for bad in self._unusable):
             return False
         while not os.path.exists(path) and os.path.dirname(path) != path:
             path = os.path.dirname(path)

@@ -143,22 +143,12 @@ class Pod:
         if not self.live_cache:
             self.metrics.live_cache(None)
             return
-        stored = families.stored_families()
         try:
-            trees = await asyncio.to_thread(scan.scan_live_cache, self.live_cache, stored)
+            sizes = await asyncio.to_thread(_sizes, self.live_cache)
         except OSError as error:
             self.board.cache = {"path": self.live_cache, "trouble": str(error)}
             self.metrics.live_cache(None)
             return
-        sizes = {
-            family.name: {
-                "files": len(tree),
-                "bytes": sum(entry.size for entry in tree.values()),
-                "kernels": scan.count_kernels(family, tree),
-            }
-            for family in stored
-            if (tree := trees.get(family.name))
-        }
         self.board.cache = {
             "path": self.live_cache,
             "files": sum(size["files"] for size in sizes.values()),
@@ -175,3 +165,18 @@ class Pod:
             "kernels_before_ready": dict(self.kernels_before),
             "kernels_after_ready": dict(self.kernels_after),
         }
+
+
+def _sizes(live_cache: str) -> dict[str, dict[str, int]]:
+    """Count files, bytes and kernels of each family that has any. Raises OSError."""
+    stored = families.stored_families()
+    trees = scan.scan_live_cache(live_cache, stored)
+    return {
+        family.name: {
+            "files": len(tree),
+            "bytes": sum(entry.size for entry in tree.values()),
+            "kernels": scan.count_kernels(family, tree),
+        }
+        for family in stored
+        if (tree := trees.get(family.name))
+    }

@@ -56,7 +56,7 @@ class Witness(Protocol):
 
 
 class EvidenceWatcher:
-    """Compares scans of the live cache's families; the scan runs in a thread, the event loop stays free.
+    """Compares scans of the live cache's families; both run in a thread, the event loop stays free.
 
     `jit_lines` gives how many log lines about compiling the engine has printed so far. Kernels of an engine
     that doesn't use this live cache are not seen: such a cache is `empty`.
@@ -86,7 +86,7 @@ class EvidenceWatcher:
         found, blind = await self._scan()
         if found is None:
             return Evidence(jit_lines=new_lines, blind=blind)
-        changes = compare(self._known, found)
+        changes = await asyncio.to_thread(compare, self._known, found)
         self._known = found
         kernels, files, names = dict[str, int](), dict[str, int](), list[str]()
         for family, change in changes.items():

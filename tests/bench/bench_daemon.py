@@ -6,258 +6,210 @@ Run it by hand, `python -m tests.bench.bench_daemon`; nothing here is a test, an
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import os
 import shutil
-import signal
-import socket
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import psutil
-
-from sidecar.caches.client import CacheClient, PublishRequest
+from sidecar.caches.client import CacheClient
+from sidecar.caches.messages import PublishRequest
+from tests.bench import cache_tree
+from tests.bench.figures import Figure, machine, save, table
+from tests.bench.peaks import Peaks
+from tests.bench.probing import Prober, median, quantile
+from tests.bench.store_calls import publish
+from tests.bench.subject import Subject
 
 MIB = 1 << 20
-#: Shape of the restored cache: many small files and some large ones, 1 GB in all, hardly compressible.
-FILES, FILE_BYTES, LARGE, LARGE_BYTES = 8_000, 32 << 10, 12, 64 * MIB
+#: What the kubelet asks once the pod runs, once a second each, and what is probed under load in all.
+KUBELET_PATHS, KUBELET_RATE, LOAD_RATE = ("/livez", "/readyz"), 2.0, 50.0
+#: A 99th percentile of fewer probes is hardly more than the worst one.
+ENOUGH_PROBES = 300
+#: A scripted engine that works for some seconds: compile stalls, and a pause at each token.
+BUSY_ENGINE = {"compile_seconds": 0.2, "token_seconds": 0.004, "kv_blocks": 16384}
+#: Long prompts one by one and sixteen at once: the most that a warm-up keeps in memory.
+LONG_PROMPTS: dict[str, Any] = {
+    "description": "Prompts of 4096 tokens, for the bench.",
+    "steps": [
+        {"kind": "prefill", "tokens": [4096], "output_tokens": 4},
+        {"kind": "decode", "batch": [1, 4, 16], "prompt_tokens": [4096], "output_tokens": 32},
+    ],
+    "mix": {"prompt_tokens": {"from": 4096, "to": 4096}, "concurrency": {"from": 8, "to": 16}},
+    "converge": {"clean_rounds": 3, "tolerance": 100, "random_draws": 60},
+}
+TARGET_RSS_MIB, TARGET_CPU, TARGET_P99_MS = 64.0, 1.0, 20.0
 
 
-def free_port() -> int:
-    """Find a port of the loopback interface that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-class Bench:
-    """One daemon with directories of its own under `root`."""
-
-    def __init__(self, root: Path, script: dict[str, Any] | None = None, **settings: str) -> None:
-        self.root = root
-        self.port, self.engine_port = free_port(), free_port()
-        self.engine = [sys.executable, "-m", "tests.fakes.engine", "--port", str(self.engine_port),
-                       "--script", json.dumps(script or {})]
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("WARMUP_")},
-            "WARMUP_CONTROL_DIR": str(root / "control"), "WARMUP_LIVE_CACHE": str(root / "live"),
-            "WARMUP_LISTEN": f"127.0.0.1:{self.port}", "WARMUP_ENGINE_URL": f"http://127.0.0.1:{self.engine_port}",
-            "WARMUP_LOG_LEVEL": "error", "WARMUP_GPU_INTERVAL_S": "0", "WARMUP_SETTLE_S": "0", **settings,
-        }
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *command: str) -> float:
-        """Start the daemon; give the monotonic second at which its process was started."""
-        began = time.monotonic()
-        self.process = subprocess.Popen([sys.executable, "-m", "sidecar", "run", *command], env=self.environment)
-        return began
-
-    def stop(self) -> None:
-        """End the daemon, and with it its child."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-
-    def url(self, path: str) -> str:
-        """Give the address of a path of the daemon."""
-        return f"http://127.0.0.1:{self.port}{path}"
-
-    def wait(self, path: str, limit_s: float = 120.0, pause_s: float = 0.005) -> float:
-        """Poll a path until it answers 200; give the monotonic second at which it did."""
-        end = time.monotonic() + limit_s
-        while time.monotonic() < end:
-            try:
-                with urllib.request.urlopen(self.url(path), timeout=1) as answer:
-                    if answer.status == 200:
-                        return time.monotonic()
-            except OSError:
-                time.sleep(pause_s)
-        raise SystemExit(f"{path} did not turn 200 within {limit_s:g} s")
-
-    def status(self) -> dict[str, Any]:
-        """Read the daemon's status."""
-        with urllib.request.urlopen(self.url("/status"), timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-
-
-def first_answer(root: Path, times: int = 5) -> dict[str, float]:
-    """Measure process start to the first 200 of /livez, in seconds."""
+def first_answer(root: Path, repeat: int, _seconds: float) -> Iterator[Figure]:
+    """Measure process start to the first 200 of /livez."""
     taken = []
-    for number in range(times):
-        bench = Bench(root / f"start{number}")
-        began = bench.start()
-        taken.append(bench.wait("/livez") - began)
-        bench.stop()
-    return {"median_s": statistics.median(taken), "worst_s": max(taken)}
+    for number in range(2 * repeat + 1):
+        began = time.time()
+        with Subject(root / str(number)).start(engine=False) as subject:
+            taken.append(subject.wait("/livez", 0.005) - began)
+    yield Figure("start", "process start to first 200 of /livez", median(taken), "s", 1.0, _starts(taken))
+    yield Figure("start", "the same, worst", max(taken), "s")
 
 
-def at_rest(root: Path, seconds: float = 30.0) -> dict[str, float]:
-    """Measure memory and CPU of a daemon that answers a kubelet's probes once a second and does nothing else."""
-    bench = Bench(root / "rest")
-    bench.start()
-    bench.wait("/livez")
-    assert bench.process is not None
-    process = psutil.Process(bench.process.pid)
-    time.sleep(3)
-    before, began = sum(process.cpu_times()[:2]), time.monotonic()
-    while time.monotonic() - began < seconds:
-        for path in ("/livez", "/readyz"):
-            try:
-                urllib.request.urlopen(bench.url(path), timeout=1).close()
-            except OSError:
-                pass  # 503 is what an unready pod answers
-        time.sleep(1)
-    cpu = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
-    rss = process.memory_info().rss
-    bench.stop()
-    return {"rss_mib": rss / MIB, "cpu_of_a_core": cpu}
+def at_rest(root: Path, _repeat: int, seconds: float) -> Iterator[Figure]:
+    """Measure memory and CPU of a daemon that has nothing to do: no engine there, and ready beside an idle one."""
+    for part, engine in (("rest, no engine yet", False), ("rest, ready", True)):
+        with Subject(root / part.split()[-1], WARMUP_PUBLISH_QUIET_S="1").start(engine=engine) as subject:
+            if engine:
+                subject.settle()
+            else:
+                subject.wait("/livez")
+            time.sleep(3)
+            yield from _rest(part, subject, seconds)
 
 
-async def probe(url: str, until: asyncio.Event, latencies: list[float]) -> None:
-    """Probe every 20 ms over connections of their own, like a kubelet, until told to end."""
-    connector = aiohttp.TCPConnector(force_close=True)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        while not until.is_set():
-            began = time.monotonic()
-            async with session.get(url) as answer:
-                await answer.read()
-            latencies.append(time.monotonic() - began)
-            await asyncio.sleep(0.02)
+def _rest(part: str, subject: Subject, seconds: float) -> Iterator[Figure]:
+    note = f"{seconds:g} s"
+    before = subject.cpu_s()
+    time.sleep(seconds)
+    yield Figure(part, "CPU of a core, not probed", _share(subject, before, seconds), "%", TARGET_CPU, note)
+    before = subject.cpu_s()
+    with Prober(subject.port, KUBELET_PATHS, KUBELET_RATE):
+        time.sleep(seconds)
+    share = _share(subject, before, seconds)
+    yield Figure(part, "CPU of a core, /livez and /readyz probed once a second each", share, "%", TARGET_CPU, note)
+    yield Figure(part, "resident memory", subject.rss() / MIB, "MiB", TARGET_RSS_MIB)
 
 
-async def while_phase_is(bench: Bench, phase: str, latencies: list[float]) -> int:
-    """Probe /readyz for as long as the daemon is in a phase; give how many probes that were."""
-    until, taken = asyncio.Event(), list[float]()
-    probing = asyncio.create_task(probe(bench.url("/readyz"), until, taken))
-    begun = ended = None
-    while ended is None:
-        status = await asyncio.to_thread(bench.status)
-        names = [stay["phase"] for stay in status["timeline"]]
-        if begun is None and phase in names:
-            begun = len(taken)
-        if begun is not None and status["phase"] not in (phase, "starting", "awaiting_launcher"):
-            ended = len(taken)
-        await asyncio.sleep(0.01)
-    until.set()
-    await probing
-    latencies += taken[begun:ended]
-    return len(latencies)
+def _share(subject: Subject, before: float, seconds: float) -> float:
+    return 100 * (subject.cpu_s() - before) / seconds
 
 
-def fill_store(root: Path, facts: dict[str, Any], live: Path) -> int:
-    """Publish a cache of about 1 GB under the keys of these facts; give its bytes."""
-    triton = live / "triton"
-    for number in range(FILES):
-        folder = triton / f"K{number // 4:06d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"k{number % 4}.cubin").write_bytes(os.urandom(FILE_BYTES))
-    for number in range(LARGE):
-        folder = triton / f"L{number:06d}"
-        folder.mkdir(parents=True)
-        (folder / "large.cubin").write_bytes(os.urandom(LARGE_BYTES))
-    request = PublishRequest(store=str(root / "store"), live_cache=str(live), facts=facts, attempt="bench", settle_s=0)
-    result = asyncio.run(CacheClient(time.monotonic).publish(request, 900))
-    if result.outcome != "published":
-        raise SystemExit(f"the store could not be filled: {result.sentence}")
-    shutil.rmtree(live)
-    return FILES * FILE_BYTES + LARGE * LARGE_BYTES
-
-
-def while_restoring(root: Path) -> dict[str, float]:
-    """Measure probe latency while 1 GB is restored: the facts of a first start make the keys of the store."""
+def big_cache(root: Path, repeat: int, seconds: float) -> Iterator[Figure]:
+    """Measure probes and memory while 1 GB is restored and the engine is warmed with it, and rest beside it."""
     store = root / "store"
-    store.mkdir(parents=True)
-    settings = {"WARMUP_STORE": str(store), "WARMUP_RESTORE_TIMEOUT_S": "300", "WARMUP_WARM_BUDGET_S": "0"}
-    first = Bench(root, {}, **settings)
-    first.start("--", *first.engine)
-    first.wait("/readyz")
-    attempt = first.status()["engine"]["attempt"]
-    facts = json.loads((root / "control" / "attempts" / attempt / "facts.json").read_text())
-    first.stop()
-    size = fill_store(root, facts, root / "live")
-    latencies: list[float] = []
-    first.start("--", *first.engine)
-    first.wait("/livez")
-    asyncio.run(while_phase_is(first, "restoring", latencies))
-    first.wait("/readyz")
-    restored = first.status()["restore"]
-    first.stop()
-    return {**spread(latencies), "restored_bytes": restored["bytes"], "expected_bytes": size,
-            "restore_s": restored["seconds"]}
+    store.mkdir()
+    settings = {"WARMUP_STORE": str(store), "WARMUP_RESTORE_TIMEOUT_S": "300", "WARMUP_PUBLISH_QUIET_S": "1"}
+    subject = Subject(root / "pod", BUSY_ENGINE, **settings)
+    size = _fill_store(subject, store)
+    restoring, warming, restores, daemon, worker = list[float](), list[float](), list[float](), 0, 0
+    while len(restores) < repeat or min(len(restoring), len(warming)) < ENOUGH_PROBES:
+        shutil.rmtree(subject.live, ignore_errors=True)
+        shutil.rmtree(subject.control, ignore_errors=True)
+        with subject.start(engine=True):
+            with Peaks(subject) as peaks, Prober(subject.port, KUBELET_PATHS, LOAD_RATE) as prober:
+                subject.wait("/readyz", 0.2)
+            restoring += prober.within(*subject.stay("restoring"))
+            warming += prober.within(*subject.stay("warming"))
+            restores.append(_restored(subject, size))
+            daemon, worker = max(daemon, peaks.daemon), max(worker, peaks.worker)
+            if len(restores) == 1:
+                subject.settle()
+                rest = list(_rest("rest, ready, 1 GB of live cache", subject, seconds))
+    part = "restoring 1 GB"
+    yield from _latency(part, restoring)
+    yield Figure(part, "restore", median(restores), "s", None, _starts(restores))
+    yield Figure(part, "peak memory of the daemon", daemon / MIB, "MiB")
+    yield Figure(part, "peak memory of the worker", worker / MIB, "MiB")
+    yield from _latency("warming, 1 GB of live cache", warming)
+    yield from rest
 
 
-def while_warming(root: Path) -> dict[str, float]:
-    """Measure probe latency while warm-up traffic flows, and the daemon's own pauses on the way to ready."""
-    bench = Bench(root / "warming", {"compile_seconds": 0.2, "token_seconds": 0.002})
-    bench.start("--", *bench.engine)
-    bench.wait("/livez")
-    latencies: list[float] = []
-    asyncio.run(while_phase_is(bench, "warming", latencies))
-    bench.wait("/readyz")
-    bench.stop()
-    return spread(latencies)
+def _fill_store(subject: Subject, store: Path) -> int:
+    """Publish 1 GB under the keys of the facts that a first start reports; give its bytes."""
+    with subject.start(engine=True):
+        subject.wait("/readyz", 0.1)
+        facts = json.loads(next(subject.control.glob("attempts/*/facts.json")).read_text())
+    shutil.rmtree(subject.live)
+    size = cache_tree.fill(subject.live)
+    request = PublishRequest(store=str(store), live_cache=str(subject.live), facts=facts, attempt="bench", settle_s=0)
+    publish(CacheClient(time.monotonic), request)
+    return size
 
 
-def own_pauses(root: Path) -> dict[str, float]:
-    """Measure what the daemon adds: the engine's first 200 to the first request, the last answer to /readyz 200."""
-    bench = Bench(root / "pauses", {"load_seconds": 2.0})
-    bench.start("--", *bench.engine)
-    bench.wait("/livez")
-    health = f"http://127.0.0.1:{bench.engine_port}/health"
-    first_200 = 0.0
-    while not first_200:
-        try:
-            urllib.request.urlopen(health, timeout=1).close()
-            first_200 = time.time()
-        except OSError:
-            time.sleep(0.005)
-    ready = bench.wait("/readyz") - time.monotonic() + time.time()
-    with urllib.request.urlopen(f"http://127.0.0.1:{bench.engine_port}/__script__", timeout=5) as answer:
-        seen = json.load(answer)
-    bench.stop()
-    return {"first_200_to_first_request_s": seen["first_request_at"] - first_200,
-            "last_answer_to_ready_s": ready - seen["last_answer_at"]}
+def _restored(subject: Subject, size: int) -> float:
+    restore = subject.status()["restore"]
+    if restore["outcome"] not in ("hit", "partial") or restore["bytes"] < size:
+        raise SystemExit(f"not everything was restored: {restore}")
+    return float(restore["seconds"])
 
 
-def spread(latencies: list[float]) -> dict[str, float]:
-    """Give count, median, p99 and worst of latencies in seconds, the last three in milliseconds."""
-    ordered = sorted(latencies)
-    if not ordered:
-        return {"probes": 0}
-    return {"probes": len(ordered), "median_ms": 1e3 * statistics.median(ordered),
-            "p99_ms": 1e3 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], "worst_ms": 1e3 * ordered[-1]}
+def long_prompts(root: Path, repeat: int, _seconds: float) -> Iterator[Figure]:
+    """Measure probes and memory while prompts of 4096 tokens are sent, up to sixteen at once."""
+    profile = root / "long.yaml"
+    profile.write_text(json.dumps(LONG_PROMPTS), encoding="utf-8")
+    latencies, peak, runs = list[float](), 0, 0
+    while runs < repeat or len(latencies) < ENOUGH_PROBES:
+        subject = Subject(root / str(runs), BUSY_ENGINE, WARMUP_PROFILE=str(profile))
+        with subject.start(engine=True):
+            with Peaks(subject) as peaks, Prober(subject.port, KUBELET_PATHS, LOAD_RATE) as prober:
+                subject.wait("/readyz", 0.2)
+            latencies += prober.within(*subject.stay("warming"))
+            peak, runs = max(peak, peaks.daemon), runs + 1
+    part = "warming, prompts of 4096 tokens"
+    yield from _latency(part, latencies)
+    yield Figure(part, "peak memory of the daemon", peak / MIB, "MiB")
 
 
-PARTS = {
-    "first answer": first_answer, "at rest": at_rest, "probes while restoring": while_restoring,
-    "probes while warming": while_warming, "own pauses": own_pauses,
+def own_pauses(root: Path, repeat: int, _seconds: float) -> Iterator[Figure]:
+    """Measure what the daemon adds: engine's port open to first request, last answer to /readyz 200."""
+    to_request, to_ready = [], []
+    for number in range(2 * repeat + 1):
+        with Subject(root / str(number), {"load_seconds": 2.0 + 0.1 * number}).start(engine=True) as subject:
+            ready = subject.wait("/readyz", 0.01)
+            record = subject.engine_record()
+            requests = record["requests"]
+            if len(requests) != record["counters"]["texts"]:
+                raise SystemExit("the scripted engine has forgotten its first requests; use a shorter profile")
+            to_request.append(requests[0]["at"] - record["listening_since"])
+            to_ready.append(ready - max(each.get("answered_at", 0.0) for each in requests))
+    part = "pauses"
+    name = "engine's first possible 200 to the first warm-up request"
+    yield Figure(part, name, median(to_request), "s", 1.0, _starts(to_request))
+    yield Figure(part, "the same, worst", max(to_request), "s", 1.0)
+    name = "last answer of the output check to /readyz 200"
+    yield Figure(part, name, median(to_ready), "s", 0.2, _starts(to_ready))
+    yield Figure(part, "the same, worst", max(to_ready), "s", 0.2)
+
+
+def _latency(part: str, seconds: list[float]) -> Iterator[Figure]:
+    note = f"{len(seconds)} probes, {LOAD_RATE:g} a second"
+    yield Figure(part, "probe, median", 1e3 * median(seconds), "ms", None, note)
+    yield Figure(part, "probe, p99", 1e3 * quantile(seconds, 0.99), "ms", TARGET_P99_MS, note)
+    yield Figure(part, "probe, worst", 1e3 * max(seconds, default=float("nan")), "ms", None, note)
+
+
+def _starts(values: list[float]) -> str:
+    return f"median of {len(values)}"
+
+
+Part = Callable[[Path, int, float], Iterator[Figure]]
+PARTS: dict[str, Part] = {
+    "start": first_answer,
+    "rest": at_rest,
+    "big-cache": big_cache,
+    "long-prompts": long_prompts,
+    "pauses": own_pauses,
 }
 
 
 def main() -> None:
-    """Run all parts, or the one that is named, and print a line of figures for each."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=PARTS)
+    """Run all parts, or those that are named, and print the figures as a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to run, of {', '.join(PARTS)}; default: all")
     parser.add_argument("--json", type=Path, help="file for the figures")
-    arguments = parser.parse_args()
-    figures: dict[str, dict[str, float]] = {}
-    for name, part in PARTS.items():
-        if arguments.only in (None, name):
-            with tempfile.TemporaryDirectory(prefix="warmup-bench-") as folder:
-                figures[name] = part(Path(folder))
-            shown = ", ".join(f"{key} {value:.3f}" for key, value in figures[name].items())
-            print(f"{name}: {shown}", flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
+    parser.add_argument("--repeat", type=int, default=3, help="least number of starts of a part (default 3)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each look at rest (default 30)")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    figures: list[Figure] = []
+    before = machine()
+    for name in given.parts or PARTS:
+        with tempfile.TemporaryDirectory(prefix="warmup-bench-") as folder:
+            figures += PARTS[name](Path(folder), given.repeat, given.seconds)
+    print(table(figures))
+    print(f"\n`python -m tests.bench.bench_daemon`; {before}; load at the end {machine().rpartition('load ')[2]}.")
+    if given.json:
+        save(given.json, figures)
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ class FakeEngine:
         self.counters.texts += 1
         self.counters.while_asleep += self.script.asleep
         kept = {key: value for key, value in body.items() if key not in ("prompt", "messages")}
-        record = {"path": request.path, "prompt_tokens": size, **kept, "at": time.time(), "answered_at": None}
+        record: dict[str, Any] = {"path": request.path, "prompt_tokens": size, **kept, "at": time.time()}
         self.requests.append(record)
         if self._must_die(size):
             await self._die()

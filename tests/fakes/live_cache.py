@@ -87,8 +87,16 @@ def facts(**changes: Any) -> dict[str, Any]:
         "argv": ["/usr/local/bin/vllm", "serve", "/models/q", "--max-model-len", "2048", "--port", "8000"],
         "environment": {"VLLM_USE_AOT_COMPILE": "0", "VLLM_HOST_IP": "10.0.0.7"},
         "python": {"version": "3.12.3", "prefix": "/usr", "abi": "cpython-312"},
-        "packages": {"vllm": {"version": "0.33.0", "record": "ab" * 32}, "torch": {"version": "2.14.0", "record": None}},
-        "toolchain": {"nvcc": "13.0", "nvcc_path": "/usr/local/cuda/bin/nvcc", "cuda_home": "/usr/local/cuda", "cxx": "13"},
+        "packages": {
+            "vllm": {"version": "0.33.0", "record": "ab" * 32},
+            "torch": {"version": "2.14.0", "record": None},
+        },
+        "toolchain": {
+            "nvcc": "13.0",
+            "nvcc_path": "/usr/local/cuda/bin/nvcc",
+            "cuda_home": "/usr/local/cuda",
+            "cxx": "13",
+        },
         "driver": {"version": "580.159"},
         "gpus": [{"name": "NVIDIA H200", "index": 0}],
         "cpu": {"arch": "x86_64", "model": "Xeon", "flags": "00112233"},

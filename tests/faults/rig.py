@@ -78,8 +78,12 @@ class Daemon(SidecarProcess):
     """The daemon of a pod; `wrapper` is a command that ends in becoming the daemon."""
 
     def __init__(
-        self, directories: Directories, log: Path, settings: Mapping[str, object],
-        command: Sequence[str] = (), wrapper: Sequence[str] = (),
+        self,
+        directories: Directories,
+        log: Path,
+        settings: Mapping[str, object],
+        command: Sequence[str] = (),
+        wrapper: Sequence[str] = (),
     ) -> None:
         super().__init__(directories, log, settings, command)
         self._command = [*wrapper, *self._command]
@@ -110,6 +114,7 @@ class Daemon(SidecarProcess):
 
     def told(self, *words: str) -> str:
         """Wait until all these words are in what a person is told; give it."""
+
         def look() -> str:
             text = self.notices()
             return text if all(word in text for word in words) else ""
@@ -142,6 +147,7 @@ class Pod:
         self._daemons: list[Daemon] = []
         self._containers: list[Container] = []
         self._bare: list[subprocess.Popen[bytes]] = []
+        self._neighbours: list[Pod] = []
         self.directories.store.mkdir(exist_ok=True)
 
     @property
@@ -159,35 +165,51 @@ class Pod:
         """Give the engine's container started last."""
         return self._containers[-1]
 
-    def settings(self, **changes: object) -> dict[str, object]:
-        """Give settings under which nothing takes long; None leaves a setting out."""
-        usual: dict[str, object] = {
-            "engine_url": self.engine_url, "listen": self.listen, "profile": self.profile, "publish_quiet_s": 0.2,
-            "publish_interval_s": 1, "gpu_interval_s": 0, "drain_s": 1, "settle_s": 0, "live_cache": self.place.live_cache,
-            "store": self.directories.store, "control_dir": self.control,
+    def settings(self, **changes: Any) -> dict[str, Any]:
+        """Give settings under which nothing takes long; None means the default."""
+        usual: dict[str, Any] = {
+            "engine_url": self.engine_url,
+            "listen": self.listen,
+            "profile": self.profile,
+            "publish_quiet_s": 0.2,
+            "publish_interval_s": 1,
+            "gpu_interval_s": 0,
+            "drain_s": 1,
+            "settle_s": 0,
+            "live_cache": self.place.live_cache,
+            "store": self.directories.store,
+            "control_dir": self.control,
         }
-        return {name: value for name, value in {**usual, **changes}.items() if value is not None}
+        return {name: "" if value is None else value for name, value in {**usual, **changes}.items()}
 
-    def start_daemon(self, *command: str, wrapper: Sequence[str] = (), **changes: object) -> Daemon:
+    def start_daemon(self, *command: str, wrapper: Sequence[str] = (), **changes: Any) -> Daemon:
         """Start a daemon and wait until it has opened its port."""
         daemon = self.launch_daemon(*command, wrapper=wrapper, **changes)
         until(lambda: daemon.get("/livez")[0] == 200 or daemon.process.poll() is not None, "a daemon that answers")
         return daemon
 
-    def launch_daemon(self, *command: str, wrapper: Sequence[str] = (), **changes: object) -> Daemon:
+    def launch_daemon(self, *command: str, wrapper: Sequence[str] = (), **changes: Any) -> Daemon:
         """Start a daemon and wait for nothing."""
         daemon = Daemon(self.directories, self.log, self.settings(**changes), command, wrapper)
         daemon.__enter__()
         self._daemons.append(daemon)
         return daemon
 
-    def engine_command(self, **script: object) -> list[str]:
+    def engine_command(self, **script: Any) -> list[str]:
         """Write the engine's script, and give its command, which is the same whatever the script says."""
         self.place.script.write_text(json.dumps(script))
-        return [sys.executable, "-m", "tests.fakes.engine", "--port", str(self.port), "--script", f"@{self.place.script}"]
+        return [
+            sys.executable,
+            "-m",
+            "tests.fakes.engine",
+            "--port",
+            str(self.port),
+            "--script",
+            f"@{self.place.script}",
+        ]
 
     def start_container(
-        self, environment: Mapping[str, str] | None = None, wrapper: Sequence[str] = (), **script: object
+        self, environment: Mapping[str, str] | None = None, wrapper: Sequence[str] = (), **script: Any
     ) -> Container:
         """Start the engine's container as the kubelet would: the launcher with the engine's command."""
         until((self.control / "launcher.py").exists, "a launcher in the control directory")
@@ -195,7 +217,7 @@ class Pod:
         self._containers.append(container)
         return container
 
-    def start_bare_engine(self, **script: object) -> subprocess.Popen[bytes]:
+    def start_bare_engine(self, **script: Any) -> subprocess.Popen[bytes]:
         """Start an engine without a launcher and wait until it answers."""
         with (self.root / "engine.log").open("ab") as output:
             engine = subprocess.Popen(
@@ -215,7 +237,7 @@ class Pod:
             until(lambda: self.engine()["counters"]["running"], "a request in flight")
             yield
 
-    def start(self, *, script: Mapping[str, object] | None = None, **changes: object) -> Daemon:
+    def start(self, *, script: Mapping[str, Any] | None = None, **changes: Any) -> Daemon:
         """Start daemon and container and wait until the pod is ready."""
         daemon = self.start_daemon(**changes)
         self.start_container(**(script or {}))
@@ -242,11 +264,18 @@ class Pod:
         except (FileNotFoundError, ValueError):
             return {}
 
+    def neighbour(self) -> Pod:
+        """Make another pod of the same node; both before anything is started."""
+        root = self.root / "neighbour"
+        root.mkdir()
+        self._neighbours.append(Pod(root, self.place))
+        return self._neighbours[-1]
+
     def other_address(self) -> str:
         """Name another address for probes."""
         return f"127.0.0.1:{unused_ports(1)[0]}"
 
-    def tell_engine(self, **script: object) -> None:
+    def tell_engine(self, **script: Any) -> None:
         """Change what the running engine does."""
         ask(f"{self.engine_url}/__script__", json.dumps(script).encode())
 
@@ -278,6 +307,8 @@ class Pod:
             with contextlib.suppress(ProcessLookupError):
                 daemon.process.send_signal(signal.SIGCONT)
             daemon.stop()
+        for neighbour in self._neighbours:
+            neighbour.close()
 
 
 class Container:
@@ -292,7 +323,12 @@ class Container:
         given = {name: value for name, value in {**plain, **environment}.items() if value}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                words, cwd=CHECKOUT, env=given, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                words,
+                cwd=CHECKOUT,
+                env=given,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -41,6 +42,8 @@ def test_killed_while_it_stages_files(pod: Pod, planted: Planted):
     daemon.kill()
     assert whole_or_empty(pod, planted)
     until(lambda: not any(runs(pid) for pid in workers), "the end of the worker")
+    # It ended with its daemon and not when all was staged.
+    assert sum(path.is_file() for path in staging.rglob("*")) < sum(map(len, planted.families.values()))
     start_again(pod)
     assert pod.daemon.status()["restore"]["outcome"] == "hit"
     assert set(planted.states(pod.place.live_cache).values()) == {"whole"}
@@ -112,6 +115,20 @@ def test_killed_when_ready_an_engine_that_was_replaced_meanwhile_is_not_adopted(
     assert pod.daemon.status()["warmup"]["outcome"] == "converged"
 
 
+def test_killed_when_ready_an_engine_is_not_adopted_that_took_the_port_of_the_proven_one_unseen(pod: Pod):
+    """Beside mode: no launcher tells one engine from the next, only the identity in its metrics."""
+    daemon = pod.start_daemon(launcher="false", store=None)
+    engine = pod.start_bare_engine()
+    daemon.wait_until_ready(PATIENCE_S)
+    daemon.kill()
+    engine.kill()
+    engine.wait()
+    pod.start_bare_engine()
+    daemon = pod.start_daemon(launcher="false", store=None)
+    daemon.wait_until_ready(PATIENCE_S)
+    assert "Adopted" not in daemon.status()["reason"]
+
+
 def test_killed_when_suspended(pod: Pod, planted: Planted):
     daemon = pod.start_daemon(on_golden_failed="hold")
     pod.start_container(generation="repeat")
@@ -171,6 +188,19 @@ def test_a_daemon_that_hangs_while_restoring_is_late_and_touches_nothing(pod: Po
     daemon.kill(signal.SIGCONT)
     daemon.wait_until_ready(PATIENCE_S)
     assert daemon.status()["restore"]["outcome"] == "late"
+    assert set(planted.states(pod.place.live_cache).values()) == {"empty"}
+
+
+def test_a_restore_that_hangs_is_ended_when_the_launcher_went_on_without_it(pod: Pod, planted: Planted):
+    daemon = pod.start_daemon()
+    pod.start_container({"WARMUP_LAUNCHER_WAIT_S": "2"})
+    workers = until(lambda: descendants(daemon.process.pid), "a worker")
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    assert pod.decision()["by"] == "launcher"
+    daemon.wait_until_ready(PATIENCE_S)
+    assert daemon.status()["restore"]["outcome"] == "late"
+    assert not any(runs(pid) for pid in workers)
     assert set(planted.states(pod.place.live_cache).values()) == {"empty"}
 
 

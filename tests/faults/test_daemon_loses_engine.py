@@ -133,6 +133,19 @@ def test_an_engine_that_ends_with_code_0_after_ready_is_gone_all_the_same(pod: P
     next_start_is_ready(pod)
 
 
+def test_an_engine_whose_end_nobody_reports_is_gone_when_its_port_refuses(pod: Pod):
+    daemon = pod.start_daemon(launcher="false", store=None)
+    engine = pod.start_bare_engine()
+    daemon.wait_until_ready(PATIENCE_S)
+    began = time.monotonic()
+    engine.kill()
+    assert daemon.unready_after(began) < UNREADY_S
+    assert daemon.status()["phase"] == "awaiting_engine"
+    engine.wait()
+    pod.start_bare_engine()
+    daemon.wait_until_ready(PATIENCE_S)
+
+
 def test_an_engine_replaced_between_two_looks_is_warmed_again(pod: Pod):
     """Beside mode, where nobody reports the end: only the identity in its metrics tells."""
     daemon = pod.start_daemon(launcher="false", store=None)

@@ -87,7 +87,7 @@ def test_killed_after_any_step_and_started_again_there_is_never_half_a_family(st
         for family in FAMILIES:
             assert files_in(stage.live / family) in ({}, generation("old"), generation("new")), (killed, family)
         assert files_in(stage.live / "inductor") in ({}, generation("old")), killed
-        assert stage.sidecar.current() is None
+        until(lambda: stage.sidecar.current() is None, "the launcher's death")
         started = stage.sidecar.state(attempt).started if attempt else None
         if started is not None:
             until(partial(gone, started.pid), "the engine's death")

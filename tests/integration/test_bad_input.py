@@ -26,6 +26,8 @@ def wrong_key(serving_pod: Pod) -> Iterator[Pod]:
     serving_pod.key_file.write_text("not-the-key", encoding="ascii")
     yield serving_pod
     serving_pod.key_file.write_text(API_KEY, encoding="ascii")
+    # The next daemon asks at once; this one only at its next try, half a minute later.
+    serving_pod.replace_daemon(proven=False)
 
 
 @pytest.mark.parametrize(

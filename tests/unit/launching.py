@@ -97,6 +97,12 @@ class Stage:
         self.state(attempt, lambda state: state.started or state.exited, "an engine")
         return attempt, process
 
+    def engine(self, attempt: str) -> int:
+        """Give the process ID of an attempt's engine."""
+        started = self.state(attempt, lambda state: state.started, "an engine").started
+        assert started is not None
+        return started.pid
+
     def staged(self, attempt: str, family: str, files: Mapping[str, str]) -> CommitEntry:
         """Stage a family as a restore does."""
         staged = self.live / ".staging" / attempt / family

@@ -38,7 +38,9 @@ def test_stale_families_are_cleared_and_nothing_outside_the_live_cache_is(tmp_pa
     live = tmp_path / "live"
     put(live / "inductor/ab/x.so", b"stale")
     put(tmp_path / "precious/file", b"keep")
-    report = commit(live, [], [str(live / "inductor"), str(tmp_path / "precious"), str(live), str(live / "../precious")])
+    report = commit(
+        live, [], [str(live / "inductor"), str(tmp_path / "precious"), str(live), str(live / "../precious")]
+    )
     assert not (live / "inductor").exists()
     assert (tmp_path / "precious/file").exists()
     assert len(report.failed) == 3

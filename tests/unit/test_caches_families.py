@@ -11,7 +11,9 @@ def test_every_engine_variable_points_below_the_live_cache_or_is_a_number() -> N
     found = families.environment("/var/cache/engine/")
     assert found["VLLM_CACHE_ROOT"] == "/var/cache/engine/vllm"
     assert found["FLASHINFER_WORKSPACE_BASE"] == "/var/cache/engine/flashinfer"
-    assert {name for name, value in found.items() if not value.startswith("/var/cache/engine/")} == {"CUDA_CACHE_MAXSIZE"}
+    assert {name for name, value in found.items() if not value.startswith("/var/cache/engine/")} == {
+        "CUDA_CACHE_MAXSIZE"
+    }
     assert not {"HOME", "TMPDIR", "XDG_CACHE_HOME"} & found.keys()
 
 

@@ -111,7 +111,11 @@ def test_secrets_are_never_stored_by_value() -> None:
 
 @pytest.mark.parametrize(
     "odd",
-    [{}, {"argv": "vllm", "environment": [], "packages": 3, "gpus": {"a": 1}, "world": [], "python": None}, {"gpus": [7]}],
+    [
+        {},
+        {"argv": "vllm", "environment": [], "packages": 3, "gpus": {"a": 1}, "world": [], "python": None},
+        {"gpus": [7]},
+    ],
 )
 def test_facts_of_unexpected_shape_count_as_away(odd: dict[str, Any]) -> None:
     assert len(fingerprint(odd, LIVE).exact_key) == 32
@@ -128,8 +132,12 @@ def test_every_fact_says_why_it_matters_and_has_a_name_of_its_own() -> None:
 
 
 def test_the_number_of_devices_counts_and_not_which_they_are() -> None:
-    assert normalise.environment({"CUDA_VISIBLE_DEVICES": "0,1"}) == normalise.environment({"CUDA_VISIBLE_DEVICES": "6,7"})
-    assert normalise.environment({"CUDA_VISIBLE_DEVICES": "0"}) != normalise.environment({"CUDA_VISIBLE_DEVICES": "6,7"})
+    assert normalise.environment({"CUDA_VISIBLE_DEVICES": "0,1"}) == normalise.environment(
+        {"CUDA_VISIBLE_DEVICES": "6,7"}
+    )
+    assert normalise.environment({"CUDA_VISIBLE_DEVICES": "0"}) != normalise.environment(
+        {"CUDA_VISIBLE_DEVICES": "6,7"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from sidecar.errors import LiveCacheUnusable
 
 
 def test_a_second_daemon_on_one_live_cache_is_told_so(tmp_path: Path) -> None:
-    with live_cache.lock_live_cache(tmp_path / "live"), pytest.raises(LiveCacheUnusable, match="in use by another daemon"):
+    with (
+        live_cache.lock_live_cache(tmp_path / "live"),
+        pytest.raises(LiveCacheUnusable, match="in use by another daemon"),
+    ):
         live_cache.lock_live_cache(tmp_path / "live")
     live_cache.lock_live_cache(tmp_path / "live").close()
 

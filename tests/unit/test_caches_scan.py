@@ -43,7 +43,9 @@ def test_files_that_went_are_reported(tmp_path: Path) -> None:
     fake.fill(tmp_path)
     before = scan.scan_live_cache(tmp_path)
     (tmp_path / "deep_gemm/cache/kernel.gemm.a1/kernel.cubin").unlink()
-    assert scan.compare(before, scan.scan_live_cache(tmp_path))["deep_gemm"].gone == ("cache/kernel.gemm.a1/kernel.cubin",)
+    assert scan.compare(before, scan.scan_live_cache(tmp_path))["deep_gemm"].gone == (
+        "cache/kernel.gemm.a1/kernel.cubin",
+    )
 
 
 def test_a_tree_that_changes_under_the_scan_is_no_error(tmp_path: Path) -> None:

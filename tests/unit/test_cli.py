@@ -1,4 +1,4 @@
-"""The command line as a whole: exit codes, sentences instead of tracebacks, what is imported, `run`'s flags."""
+"""The command line as a whole: exit codes, sentences instead of tracebacks, imports, `run`'s flags."""
 
 from __future__ import annotations
 
@@ -123,7 +123,12 @@ async def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path):
         ([], (), (), 0),
         (["--", "vllm", "serve", "m", "--model", "x"], (), ("vllm", "serve", "m", "--model", "x"), 0),
         (["--store", "/s", "--no-launcher", "--", "e"], ("--store", "/s", "--no-launcher"), ("e",), 0),
-        (["--store=/s", "vllm", "serve", "--store", "x"], ("--store=/s",), ("vllm", "serve", "--store", "x"), 0),
+        (
+            ["--store=/s", "vllm", "serve", "--store", "x"],
+            ("--store=/s",),
+            ("vllm", "serve", "--store", "x"),
+            0,
+        ),
         (["--stoer", "/s", "--model", "m"], ("--model", "m"), (), 1),
         (["--stoer=/s", "--", "e"], (), ("e",), 1),
         (["--store"], (), (), 1),
@@ -146,7 +151,11 @@ async def test_the_completion_script_names_the_command(shell, sign):
 
 
 async def test_a_shell_completes_commands_and_flags():
-    variables = {"_WARMUP_SIDECAR_COMPLETE": "bash_complete", "COMP_WORDS": "warmup-sidecar sta", "COMP_CWORD": "1"}
+    variables = {
+        "_WARMUP_SIDECAR_COMPLETE": "bash_complete",
+        "COMP_WORDS": "warmup-sidecar sta",
+        "COMP_CWORD": "1",
+    }
     ended = await sidecar(variables=variables)
     assert ended.code == 0
     assert "status" in ended.out

@@ -60,11 +60,30 @@ async def test_status_is_0_when_ready_and_shows_steps_and_kernels(control_dir):
     async with daemon(control_dir) as one:
         one.board.gate = Gate(True, False, "Converged.")
         one.board.enter(Phase.READY)
-        one.board.engine = {"url": "http://127.0.0.1:8000", "model": "tiny", "limits": {"max_model_len": 4096}}
-        step = {"name": "prefill 16", "kind": "prefill", "state": "done", "requests": 4, "ttft_first_s": 1.41,
-                "ttft_best_s": 0.011, "ttft_last_s": 0.012, "kernels": 3, "detail": ""}
-        one.board.warmup = {"outcome": "converged", "sentence": "Two rounds.", "steps": [step], "seconds": 9.5,
-                            "kernels_before_ready": {"inductor": 21}, "kernels_after_ready": {"inductor": 0}}
+        one.board.engine = {
+            "url": "http://127.0.0.1:8000",
+            "model": "tiny",
+            "limits": {"max_model_len": 4096},
+        }
+        step = {
+            "name": "prefill 16",
+            "kind": "prefill",
+            "state": "done",
+            "requests": 4,
+            "ttft_first_s": 1.41,
+            "ttft_best_s": 0.011,
+            "ttft_last_s": 0.012,
+            "kernels": 3,
+            "detail": "",
+        }
+        one.board.warmup = {
+            "outcome": "converged",
+            "sentence": "Two rounds.",
+            "steps": [step],
+            "seconds": 9.5,
+            "kernels_before_ready": {"inductor": 21},
+            "kernels_after_ready": {"inductor": 0},
+        }
         one.board.tell("A [bold]strange[/] event.")
         ended = await sidecar("status", "--url", one.url)
     assert ended.code == 0
@@ -80,7 +99,12 @@ async def test_status_as_json_is_what_the_daemon_says(control_dir):
 
 async def test_status_survives_a_newer_daemons_unknown_shapes(control_dir):
     async with daemon(control_dir) as one:
-        one.board.warmup = {"outcome": "converged", "steps": "later", "kernels_before_ready": [1], "seconds": "x"}
+        one.board.warmup = {
+            "outcome": "converged",
+            "steps": "later",
+            "kernels_before_ready": [1],
+            "seconds": "x",
+        }
         one.board.engine = {"limits": None}
         ended = await sidecar("status", "--url", one.url)
     assert ended.code == 3
@@ -196,8 +220,13 @@ async def test_a_daemon_that_hangs_is_given_up():
 
 @pytest.mark.parametrize(
     ("listen", "url"),
-    [("0.0.0.0:9797", "http://127.0.0.1:9797"), (":1", "http://127.0.0.1:1"), ("[::]:2", "http://[::1]:2"),
-     ("10.0.0.7:3", "http://10.0.0.7:3"), ("[fd00::7]:4", "http://[fd00::7]:4")],
+    [
+        ("0.0.0.0:9797", "http://127.0.0.1:9797"),
+        (":1", "http://127.0.0.1:1"),
+        ("[::]:2", "http://[::1]:2"),
+        ("10.0.0.7:3", "http://10.0.0.7:3"),
+        ("[fd00::7]:4", "http://[fd00::7]:4"),
+    ],
 )
 def test_a_daemon_is_reached_where_it_listens(listen, url):
     assert local_url(listen) == url

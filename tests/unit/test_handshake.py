@@ -108,13 +108,12 @@ def test_the_current_attempt_is_the_newest_whose_launcher_lives(control: Control
     assert control.current() is None
 
 
-def test_an_observer_does_not_take_a_launchers_lock(control: ControlDirectory, launcher: Launcher):
-    other = ControlDirectory(control.path, "status")
-    for _ in range(50):
-        for observer in (control, other):
-            state = observer.current()
-            assert state is not None
-            assert state.alive
+def test_another_observer_that_is_looking_is_no_launcher(control: ControlDirectory, launcher: Launcher):
+    launcher.close()
+    other = os.open(launcher.path / "lock", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_SH)
+    assert not control.state(FIRST).alive
+    os.close(other)
 
 
 def test_a_launcher_waits_from_its_facts_to_the_decision(control: ControlDirectory):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.handshake import Line
 from tests.unit.launching import SHELL, Stage, open_pipe, output, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -115,7 +116,7 @@ def test_lines_are_bounded_and_a_flood_of_one_kind_leaves_room_for_the_others(st
     )
     attempt, process = stage.started(*PYTHON, script)
     output(process)
-    found = []
+    found: list[Line] = []
     while new := stage.sidecar.new_lines(attempt):
         found += new
     assert len(found) <= 2000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -54,6 +55,8 @@ def test_the_engine_gets_the_cache_environment_its_directories_and_the_umask(sta
     command = 'echo "$TRITON_CACHE_DIR $(umask)"; test -w "$TRITON_CACHE_DIR" && echo writable'
     _, process = stage.started(SHELL, "-c", command, env={"PATH": "/bin:/usr/bin"})
     assert output(process)[0].decode().split() == [f"{stage.live}/triton", "0007", "writable"]
+    # For the sidecar's user, through the common group; and the group is handed on.
+    assert stat.S_IMODE((stage.live / "triton").stat().st_mode) == 0o2775
 
 
 def test_a_cache_variable_that_the_user_set_wins_and_is_told(stage: Stage):
@@ -258,6 +261,7 @@ def test_a_restart_opens_a_new_attempt_in_the_same_process_and_nobody_is_gone_in
     assert (exited.restarting, exited.signal) == (True, 15)
     assert stage.sidecar.decide(attempt, Decision("miss", environment={"A": "second"}))
     stage.state(attempt, lambda state: state.started, "the second engine")
+    assert not stage.sidecar.state(first).alive
     assert process.poll() is None
     process.terminate()
     out, _ = output(process)

@@ -128,17 +128,25 @@ def test_a_family_that_is_a_mount_point_is_emptied_instead(stage: Stage):
         subprocess.run(["umount", str(stage.live / "triton")], check=True)
 
 
-def test_a_family_that_cant_even_be_emptied_is_not_used(stage: Stage):
-    write(stage.live / "triton", {})
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(stage.live / "triton")], capture_output=True)
+@pytest.mark.parametrize(
+    "second",
+    [("-o", "remount,ro", "{live}"), ("-t", "tmpfs", "none", "{live}/inner")],
+    ids=["read-only", "a mount inside"],
+)
+def test_a_family_that_cant_even_be_emptied_is_not_used(stage: Stage, second: tuple[str, ...]):
+    live = stage.live / "triton"
+    write(live, {})
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(live)], capture_output=True)
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
     try:
-        write(stage.live / "triton", OLD)
-        subprocess.run(["mount", "-o", "remount,ro", str(stage.live / "triton")], check=True)
+        write(live, OLD)
+        (live / "inner").mkdir()
+        subprocess.run(["mount", *(word.format(live=live) for word in second)], check=True)
         stage.launch(SHELL, "-c", 'echo "[$TRITON_CACHE_DIR]"')
         attempt = stage.waiting().attempt
-        assert stage.sidecar.decide(attempt, Decision("hit", clear=(f"{stage.live}/triton",)))
+        assert stage.sidecar.decide(attempt, Decision("hit", clear=(str(live),)))
         assert output(stage.launched[-1])[0] == b"[]\n"
     finally:
-        subprocess.run(["umount", str(stage.live / "triton")], check=True)
+        subprocess.run(["umount", str(live / "inner")], capture_output=True)
+        subprocess.run(["umount", str(live)], check=True)
