@@ -12,7 +12,6 @@ from sidecar.supervisor.pod import Pod
 
 _NOT_RESTORED = {
     "skipped": "The engine was running already, so nothing was put into its caches.",
-    "late": "The launcher did not wait any longer and started the engine cold.",
 }
 
 

@@ -200,6 +200,7 @@ def test_a_restore_that_hangs_is_ended_when_the_launcher_went_on_without_it(pod:
     assert pod.decision()["by"] == "launcher"
     daemon.wait_until_ready(PATIENCE_S)
     assert daemon.status()["restore"]["outcome"] == "late"
+    assert 'warmup_sidecar_restore_outcome_total{outcome="late"} 1.0' in daemon.get("/metrics")[1]
     assert not any(runs(pid) for pid in workers)
     assert set(planted.states(pod.place.live_cache).values()) == {"empty"}
 
