@@ -20,7 +20,9 @@ from sidecar.errors import SettingsError
 PREFIX = "WARMUP_"
 FILE_VARIABLE = "WARMUP_CONFIG"
 #: Variables with our prefix that are no settings: the file's name, the demo's, the lone launcher's, the tests'.
-FOREIGN = frozenset({FILE_VARIABLE, "WARMUP_DEMO_PIP_ARGS", "WARMUP_LAUNCHER_WAIT_S", "WARMUP_TEST_SCREENSHOTS"})
+FOREIGN = frozenset({FILE_VARIABLE, "WARMUP_DEMO_PIP_ARGS", "WARMUP_TEST_SCREENSHOTS", "WARMUP_ATTEMPT"})
+#: What a launcher without a sidecar goes by, such as WARMUP_LAUNCHER_WAIT_S; in child mode both see one environment.
+LAUNCHER_PREFIX = "WARMUP_LAUNCHER_"
 
 GoldenPolicy = Literal["retry-cold", "hold", "serve"]
 
@@ -74,7 +76,7 @@ class Settings(pydantic.BaseModel):
     image: str = Field(
         "",
         pattern=r"^(\S+@sha256:[0-9a-f]{64})?$",
-        description="Reference of the engine's image pinned by digest; enters the key of exact caches when set."
+        description="Reference of the engine's image pinned by digest; enters the key of exact caches when set.",
     )
     control_dir: Path = Field(
         Path("/run/warmup"), description="Directory shared with the engine container: launcher, handshake, socket."
@@ -268,7 +270,13 @@ def _unknown(field: str, source: str) -> str:
 def _from_environment(environment: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in sorted(environment.items()):
-        if not name.startswith(PREFIX) or value == "" or name in FOREIGN or SERVICE_LINK.search(name):
+        if (
+            not name.startswith(PREFIX)
+            or value == ""
+            or name in FOREIGN
+            or name.startswith(LAUNCHER_PREFIX)
+            or SERVICE_LINK.search(name)
+        ):
             continue
         field = name.removeprefix(PREFIX).lower()
         if field in Settings.model_fields:

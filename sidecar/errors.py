@@ -150,6 +150,12 @@ class EngineAsleep(EngineError):
     outcome = "engine_asleep"
 
 
+class EngineGone(EngineError):
+    """Nothing answers on the engine's port any more."""
+
+    outcome = "engine_gone"
+
+
 class EngineInstallError(WarmupError):
     """The engine for the demo or the tests can't be prepared on this machine."""
 

@@ -148,7 +148,7 @@ SECTIONS: Mapping[str, str] = {
     "`kernels_before_ready` and `kernels_after_ready` per family, `requests`, `seconds`.",
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
     "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
-    "golden": "`outcome` (pending, passed, degenerate, failed), `sentence`, `checks`.",
+    "golden": "`outcome` (pending, running, passed, degenerate, failed, engine_gone), `sentence`, `checks`.",
     "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; or `trouble`.",
     "gpu": "What NVML says, or `unavailable` with the reason.",
     "timeline": "Every stay in a phase with its seconds.",

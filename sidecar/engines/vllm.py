@@ -26,7 +26,7 @@ from sidecar.engines.protocol import (
 )
 from sidecar.engines.recognition import cards, json_object, recognise
 from sidecar.engines.stream import Answer, snippet
-from sidecar.errors import EngineError, EngineUnauthorized, ModelNotServed, NotAnEngine
+from sidecar.errors import EngineError, EngineGone, EngineUnauthorized, ModelNotServed, NotAnEngine
 
 #: Which kind of failed request each failure to get an answer is.
 _KINDS: Mapping[HealthState, ErrorKind] = {
@@ -266,7 +266,12 @@ def _judge_health(url: str, status: int) -> tuple[HealthState, str]:
 
 
 def _typed(error: UnansweredError) -> EngineError:
-    return NotAnEngine(error.sentence) if error.state == "not_an_engine" else EngineError(error.sentence)
+    kinds: Mapping[str, type[EngineError]] = {
+        "not_an_engine": NotAnEngine,
+        "refused": EngineGone,
+        "reset": EngineGone,
+    }
+    return kinds.get(error.state, EngineError)(error.sentence)
 
 
 def _text(reply: Reply | None) -> str:

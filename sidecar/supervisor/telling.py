@@ -66,5 +66,10 @@ class Teller:
     def failed(self, activity: str, error: BaseException) -> None:
         """Note that an activity raised."""
         sentence = str(error) or type(error).__name__
-        self._pod.board.tell(f"{activity} failed: {sentence}", "error")
+        board = self._pod.board
+        board.tell(f"{activity} failed: {sentence}", "error")
+        if activity == "warm" and board.warmup.get("outcome") == "running":
+            board.warmup = {**board.warmup, "outcome": "failed", "sentence": sentence}
+        if activity == "verify" and board.golden.get("outcome") == "running":
+            board.golden = {**board.golden, "outcome": "failed", "sentence": sentence}
         self._log.error("activity failed", activity=activity, error=sentence)

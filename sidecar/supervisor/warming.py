@@ -11,7 +11,7 @@ from sidecar import lifecycle
 from sidecar.caches import families
 from sidecar.engines.argv import hints_from_argv
 from sidecar.engines.protocol import EngineFacts, Hint
-from sidecar.errors import ProfileError
+from sidecar.errors import EngineGone, ProfileError
 from sidecar.supervisor.pod import Pod
 from sidecar.warmup import verify as output
 from sidecar.warmup.attempts import WarmPolicy
@@ -36,17 +36,18 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     pod.board.warmup = {"outcome": "running", "sentence": "Asking the engine for its limits.", "steps": [], "round": 0}
     await _count_kernels_of_the_start(pod)
     pod.show_kernels()
-    facts = await learn(pod)
+    try:
+        facts = await learn(pod)
+    except EngineGone as error:
+        pod.board.warmup = {**pod.board.warmup, "outcome": "engine_gone", "sentence": str(error)}
+        return lifecycle.WarmEnded(command.work, "engine_gone", str(error))
     profile, why = _profile(pod, facts)
     plan = make_plan(profile, facts)
     for note in plan.notes:
         pod.board.tell(f"Profile {profile.name}: {note}")
     settings = pod.settings
     policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
-    evidence = EvidenceWatcher(
-        Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines
-    )
-    runner = WarmupRunner(pod.engine, plan, evidence, policy, pod.clock, pod.rng, pod.asleep, pod.killers)
+    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, pod.killers)
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
     result = await runner.run(lambda progress: _show(pod, progress))
     _note(pod, result)
@@ -56,18 +57,30 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
 async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
     """Check the output; with `canary` by one request. Raises EngineError when the engine can't be asked."""
     pod.board.golden = {"outcome": "running", "sentence": "Checking the output.", "checks": []}
-    facts = await learn(pod)
+    try:
+        facts = await learn(pod)
+    except EngineGone as error:
+        pod.board.golden = {"outcome": "engine_gone", "sentence": str(error), "checks": []}
+        return lifecycle.VerifyEnded(command.work, "engine_gone", str(error))
+    evidence = _evidence(pod)
+    await evidence.baseline()
     if command.canary:
         result = await output.canary(pod.engine, facts)
     else:
         salt = f"verify-{pod.boot}-{command.work}"
         result = await output.verify(pod.engine, facts, min(CHECK_DEADLINE_S, pod.settings.request_timeout_s), salt)
+    # The check asks for log-probabilities, which the profile may have left out.
+    pod.count_kernels("before_ready", (await evidence.collect()).kernels)
     pod.board.golden = result.to_json()
     pod.metrics.observe_verify(result.outcome)
     pod.board.tell(
         f"Output check: {result.outcome}. {result.sentence}", "info" if result.outcome == "passed" else "error"
     )
     return lifecycle.VerifyEnded(command.work, result.outcome, result.sentence)
+
+
+def _evidence(pod: Pod) -> EvidenceWatcher:
+    return EvidenceWatcher(Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines)
 
 
 async def learn(pod: Pod) -> EngineFacts:

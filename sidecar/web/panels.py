@@ -62,12 +62,12 @@ def restore(status: Mapping[str, Any]) -> Element:
                 ),
             ]
         ),
-        _families(found.get("families")),
+        _families(found.get("families"), parts.section(found, "effectiveness")),
         tag=parts.tag(found.get("outcome", "pending")),
     )
 
 
-def _families(families: object) -> Element | None:
+def _families(families: object, effects: Mapping[str, Any]) -> Element | None:
     if not isinstance(families, Mapping) or not families:
         return None
     rows = [
@@ -76,11 +76,13 @@ def _families(families: object) -> Element | None:
             element("th", name, scope="row"),
             element("td", words.count(found.get("files")), class_="n"),
             element("td", words.size(found.get("bytes")), class_="n"),
+            element("td", words.percent(words.number(parts.section(effects, str(name)).get("ratio"))), class_="n"),
         )
         for name, found in families.items()
         if isinstance(found, Mapping)
     ]
-    return parts.table([("Family", ""), ("Files", "n"), ("Size", "n")], rows, "Restored files by family")
+    heads = [("Family", ""), ("Files", "n"), ("Size", "n"), ("Used", "n")]
+    return parts.table(heads, rows, "Restored files by family, and the share the engine used")
 
 
 def engine(status: Mapping[str, Any]) -> Element:
@@ -109,9 +111,7 @@ def engine(status: Mapping[str, Any]) -> Element:
     gauge = None
     if usage is not None:
         gauge = parts.gauge("KV cache", usage, f"{words.percent(usage)}")
-    return parts.card(
-        "Engine", "engine", gauge, parts.facts(rows), tag=parts.tag(found.get("state", "unknown"))
-    )
+    return parts.card("Engine", "engine", gauge, parts.facts(rows), tag=parts.tag(found.get("state", "unknown")))
 
 
 def _exit(found: object) -> object:
@@ -120,9 +120,7 @@ def _exit(found: object) -> object:
     if found.get("sentence"):
         return found["sentence"]
     how = f"killed by signal {found['signal']}" if found.get("signal") else f"code {found.get('code')}"
-    rest = {
-        key: value for key, value in found.items() if key not in ("signal", "code", "seconds", "last_lines")
-    }
+    rest = {key: value for key, value in found.items() if key not in ("signal", "code", "seconds", "last_lines")}
     after = f" after {words.seconds(found['seconds'])}" if found.get("seconds") is not None else ""
     return how + after + (f"; {parts.value(rest)}" if parts.value(rest) else "")
 
@@ -243,9 +241,7 @@ def events(status: Mapping[str, Any]) -> Element:
             )
         )
     shown = element("ol", rows) if rows else element("p", "Nothing has happened yet.", class_="soft")
-    return parts.card(
-        "Events", "events", shown, tag=element("span", "newest first, UTC", class_="soft small")
-    )
+    return parts.card("Events", "events", shown, tag=element("span", "newest first, UTC", class_="soft small"))
 
 
 def earlier(stays: Sequence[Stay]) -> Element | None:
