@@ -36,15 +36,14 @@ class Entry:
 #: README: every subcommand with its meaning.
 COMMANDS: Mapping[str, Entry] = {
     "run": Entry("run", "Run the sidecar beside an engine, or start the engine too: run -- COMMAND."),
-    "demo": Entry(
-        "demo", "Start a real vLLM on this machine's CPU twice and measure what a warm start is worth."
-    ),
+    "demo": Entry("demo", "Start a real vLLM on this machine's CPU twice and measure what a warm start is worth."),
     "check": Entry("check", "Say what the settings are, where they come from, and what is wrong with them."),
     "status": Entry("status", "Show where a running sidecar is, as tables or JSON."),
     "wait": Entry("wait", "Wait until a running sidecar is ready, or lets the engine start."),
     "drain": Entry("drain", "Withdraw readiness of a running sidecar, until `rewarm` is asked for."),
     "rewarm": Entry("rewarm", "Warm the engine up and check its output once more."),
     "profiles": Entry("profiles", "List the warm-up profiles, or show one."),
+    "store": Entry("store", "List, check and explain the shared store; keep bad generations from being used."),
     "docs": Entry("docs", "Print the reference tables, write them into the README, or check those there."),
     "completion": Entry("completion", "Print the completion script for bash, zsh or fish."),
 }
@@ -63,9 +62,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         command = importlib.import_module(f"sidecar.commands.{entry.module}").command
-        assert isinstance(command, click.Command), (
-            f"sidecar.commands.{entry.module}.command must be a click command"
-        )
+        assert isinstance(command, click.Command), f"sidecar.commands.{entry.module}.command must be a click command"
         command.short_help = entry.summary
         return command
 

@@ -37,4 +37,6 @@ def configure(log_format: LogFormat, level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(message)s", force=True)
+    logging.basicConfig(
+        level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(message)s", force=True
+    )

@@ -20,19 +20,19 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Nearest:
-    """The known exact key that differs in the fewest facts, and those facts; no key when the store knows none."""
+    """The known key that differs in the fewest facts, and those facts; no key when the store knows none."""
 
     key: str
     differences: Sequence[Difference]
 
 
-def nearest(store: DirectoryStore, known: Fingerprint) -> Nearest:
-    """Find the exact key in the store that is nearest to this engine's. Raises StoreUnavailable."""
+def nearest(store: DirectoryStore, known: Fingerprint, scope: KeyScope = "exact") -> Nearest:
+    """Find the key of a scope in the store that is nearest to this engine's. Raises StoreUnavailable."""
     best = Nearest("", ())
-    for key, facts in store.known_facts("exact", KEYS_LOOKED_AT):
-        if key == known.exact_key:
+    for key, facts in store.known_facts(scope, KEYS_LOOKED_AT):
+        if key == known.key(scope):
             continue
-        differences = compare(known.exact, facts)
+        differences = compare(known.facts(scope), facts)
         if not best.key or len(differences) < len(best.differences):
             best = Nearest(key, differences)
     return best

@@ -98,6 +98,19 @@ class DirectoryStore:
                     f"The store {self.root} does not exist or is not a directory; mount it, or correct WARMUP_STORE."
                 )
 
+    def keys(self, scope: KeyScope) -> list[str]:
+        """List the keys of a scope."""
+        return self._names(self.root / VERSION / scope)
+
+    def pack_bytes(self, digest: str) -> int | None:
+        """Give the size of an archive in bytes; None when it is missing."""
+        path = self._pack(digest)
+        with self._reported("look at a pack"):
+            try:
+                return self._retried(path.stat).st_size
+            except FileNotFoundError:
+                return None
+
     def generations(self, scope: KeyScope, key: str) -> list[str]:
         """List the names of a key's generations, newest first; names without a manifest may be among them."""
         names = self._names(self._key(scope, key) / "generations")
@@ -220,6 +233,16 @@ class DirectoryStore:
     def quarantine(self, scope: KeyScope, key: str, name: str, record: Mapping[str, Any]) -> None:
         """Keep a generation from being restored again, with the reason."""
         self._record(self._key(scope, key) / "quarantine", name, record)
+
+    def release(self, scope: KeyScope, key: str, name: str) -> bool:
+        """Take a quarantine back; False when there was none."""
+        path = self._key(scope, key) / "quarantine" / f"{name}.json"
+        with self._writing("take a quarantine back"):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
+        return True
 
     def _record(self, folder: Path, name: str, record: Mapping[str, Any]) -> None:
         if not SAFE_NAME.fullmatch(name) or name.startswith("."):

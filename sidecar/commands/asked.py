@@ -36,9 +36,7 @@ def settings_of(arguments: Mapping[str, Any]) -> config.Settings:
     working.
     """
     found = loaded(arguments)
-    wrong = [
-        problem for problem in found.problems if any(name in problem.sentence for name in _names(arguments))
-    ]
+    wrong = [problem for problem in found.problems if any(name in problem.sentence for name in _names(arguments))]
     return config.Loaded(found.settings, tuple(wrong), found.sources).or_raise()
 
 

@@ -26,12 +26,8 @@ _MARKS = {"good": "ok", "note": "note", "problem": "problem"}
 
 @click.command()
 @settings_options()
-@click.option(
-    "--list", "only_list", is_flag=True, help="List all settings with meaning and default, and try nothing."
-)
-@click.option(
-    "--offline", is_flag=True, help="Check the settings alone; do not touch disks, ports or the engine."
-)
+@click.option("--list", "only_list", is_flag=True, help="List all settings with meaning and default, and try nothing.")
+@click.option("--offline", is_flag=True, help="Check the settings alone; do not touch disks, ports or the engine.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(only_list: bool, offline: bool, as_json: bool, **arguments: Any) -> int:
     """Print every setting with its value and where it comes from, and say what is wrong.
@@ -54,9 +50,7 @@ def command(only_list: bool, offline: bool, as_json: bool, **arguments: Any) -> 
     findings = [Finding(each.what, each.level, _without_secrets(each.sentence)) for each in findings]
     wrong = any(each.level == "problem" for each in findings)
     if as_json:
-        settings = {
-            name: {"value": _value(found, name), "source": _source(found, name)} for name in _fields()
-        }
+        settings = {name: {"value": _value(found, name), "source": _source(found, name)} for name in _fields()}
         shown = [{"what": each.what, "level": each.level, "sentence": each.sentence} for each in findings]
         click.echo(json.dumps({"ok": not wrong, "settings": settings, "findings": shown}, indent=2))
     else:
@@ -106,13 +100,7 @@ def _show(found: config.Loaded, findings: list[Finding], wrong: bool) -> None:
 def _text(value: Any) -> str:
     if value is None or value == "":
         return "–"
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _list_settings(as_json: bool) -> None:

@@ -153,16 +153,12 @@ def _profile(settings: Settings) -> Iterator[Finding]:
             choice = choose_profile(settings.sm)
             known = ", ".join(each.name for each in list_profiles() if each.profile)
             sentence = (
-                choice.sentence
-                if settings.sm
-                else f"Chosen by SM version when the engine runs; there are {known}."
+                choice.sentence if settings.sm else f"Chosen by SM version when the engine runs; there are {known}."
             )
             yield Finding("profile", "good", sentence)
         else:
             profile = load_profile(settings.profile)
-            yield Finding(
-                "profile", "good", f"{profile.name} has {len(profile.steps)} steps: {profile.description}"
-            )
+            yield Finding("profile", "good", f"{profile.name} has {len(profile.steps)} steps: {profile.description}")
     except ProfileError as error:
         yield from (Finding("profile", "problem", line) for line in str(error).splitlines())
 
@@ -180,9 +176,7 @@ def _api_key(settings: Settings) -> Iterator[Finding]:
         return
     if not text or any(character.isspace() for character in text):
         state = "is empty" if not text else "holds more than one word"
-        yield Finding(
-            "API key", "problem", f"{path} {state}; it must hold the engine's key and nothing else. {advice}"
-        )
+        yield Finding("API key", "problem", f"{path} {state}; it must hold the engine's key and nothing else. {advice}")
         return
     yield Finding("API key", "good", f"{path} holds a key.")
 

@@ -26,12 +26,9 @@ if TYPE_CHECKING:
     metavar="DIR",
     type=click.Path(path_type=Path),
     default=None,
-    help="Where the CPU engine is prepared and found again (2.4 GB). "
-    "[default: ~/.cache/warmup-sidecar/engine]",
+    help="Where the CPU engine is prepared and found again (2.4 GB). [default: ~/.cache/warmup-sidecar/engine]",
 )
-@click.option(
-    "--keep", is_flag=True, help="Keep logs, store and caches of the two starts; a failed demo always does."
-)
+@click.option("--keep", is_flag=True, help="Keep logs, store and caches of the two starts; a failed demo always does.")
 @click.option(
     "--json",
     "json_file",
@@ -52,9 +49,7 @@ if TYPE_CHECKING:
     envvar="WARMUP_DEMO_PIP_ARGS",
     help="Added to `pip install` of the engine, such as an additional index. [WARMUP_DEMO_PIP_ARGS]",
 )
-@click.option(
-    "--plain", is_flag=True, help="Lines instead of a live view, as when the output is no terminal."
-)
+@click.option("--plain", is_flag=True, help="Lines instead of a live view, as when the output is no terminal.")
 def command(
     engine_dir: Path | None, keep: bool, json_file: Path | None, no_baseline: bool, pip_args: str, plain: bool
 ) -> int:

@@ -34,9 +34,7 @@ _BLOCK = re.compile(r"(<!-- generated: (?P<name>[^>]*?) -->\n)(?P<table>.*?)(<!-
     show_default=True,
     help="The file with the markers.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON object: the tables, or with --check what differs."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object: the tables, or with --check what differs.")
 @click.argument("names", metavar="[TABLE]...", nargs=-1)
 def command(checking: bool, writing: bool, readme: Path, as_json: bool, names: tuple[str, ...]) -> int:
     """Print the reference tables made from the code, all of them or those that are named.
@@ -54,9 +52,7 @@ def command(checking: bool, writing: bool, readme: Path, as_json: bool, names: t
         text = _read(readme)
         return _check(text, chosen, readme, as_json) if checking else _write(text, chosen, readme)
     if as_json:
-        tables = {
-            each.name: [dict(zip(each.headings, row, strict=True)) for row in each.rows()] for each in chosen
-        }
+        tables = {each.name: [dict(zip(each.headings, row, strict=True)) for row in each.rows()] for each in chosen}
         click.echo(json.dumps(tables, indent=2))
         return EXIT_OK
     click.echo("\n".join(f"## {each.name}\n\n{markdown(each)}" for each in chosen), nl=False)

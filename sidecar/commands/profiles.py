@@ -106,9 +106,7 @@ def _steps(profile: Profile) -> Grid:
 
     rows = []
     for step in profile.steps:
-        given: dict[str, Any] = step.model_dump(
-            mode="json", by_alias=True, exclude={"kind", "name"}, exclude_none=True
-        )
+        given: dict[str, Any] = step.model_dump(mode="json", by_alias=True, exclude={"kind", "name"}, exclude_none=True)
         shape = "; ".join(f"{name.replace('_', ' ')}: {_text(value)}" for name, value in given.items())
         rows.append((step.title, str(getattr(step, "kind", "")), shape))
     return Grid("Steps", ("step", "kind", "traffic"), rows)

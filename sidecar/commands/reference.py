@@ -70,9 +70,7 @@ def _settings() -> Rows:
     for name, info in config.Settings.model_fields.items():
         words = " or ".join(_code(word) for word in words_of(name))
         meaning = (info.description or "") + (f" One of {words}." if words else "")
-        rows.append(
-            (_code(config.variable(name)), _code(flag(name)), _code(default_text(name)) or "empty", meaning)
-        )
+        rows.append((_code(config.variable(name)), _code(flag(name)), _code(default_text(name)) or "empty", meaning))
     return rows
 
 
@@ -94,10 +92,7 @@ def _commands() -> Rows:
 def _metrics() -> Rows:
     from sidecar import metrics
 
-    return [
-        (_code(name), kind, labels, unit, meaning)
-        for name, kind, labels, unit, meaning in metrics.documented()
-    ]
+    return [(_code(name), kind, labels, unit, meaning) for name, kind, labels, unit, meaning in metrics.documented()]
 
 
 def _endpoints() -> Rows:
@@ -171,9 +166,7 @@ def _profiles() -> Rows:
 
 REFERENCES: tuple[Reference, ...] = (
     Reference("commands", ("command", "meaning"), _commands),
-    Reference(
-        "exit codes", ("code", "meaning"), lambda: [(str(code), meaning) for code, meaning in EXIT_CODES]
-    ),
+    Reference("exit codes", ("code", "meaning"), lambda: [(str(code), meaning) for code, meaning in EXIT_CODES]),
     Reference("settings", ("variable", "flag", "default", "meaning"), _settings),
     Reference("settings not yet", ("variable", "in this version"), _not_yet),
     Reference("endpoints", ("path", "methods", "codes", "meaning"), _endpoints),
@@ -183,9 +176,7 @@ REFERENCES: tuple[Reference, ...] = (
         ("key", "meaning"),
         lambda: [(_code(key), meaning) for key, meaning in SECTIONS.items()],
     ),
-    Reference(
-        "phases", ("phase", "meaning"), lambda: [(_code(phase.value), PHASES[phase]) for phase in Phase]
-    ),
+    Reference("phases", ("phase", "meaning"), lambda: [(_code(phase.value), PHASES[phase]) for phase in Phase]),
     Reference("metrics", ("metric", "type", "labels", "unit", "meaning"), _metrics),
     Reference("families", ("family", "directory", "scope", "variables", "note"), _families),
     Reference("facts", ("fact", "from", "enters the key of", "stored as", "why it matters"), _facts),

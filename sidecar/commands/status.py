@@ -92,9 +92,7 @@ def _engine(found: Mapping[str, Any]) -> Grid:
         rows.append(("KV cache in use", words.percent(engine["kv_cache_usage"])))
     if engine.get("healthy_after_s") is not None:
         rows.append(("answered after", words.seconds(engine["healthy_after_s"])))
-    rows += [
-        (name.replace("_", " "), str(value)) for name, value in limits.items() if value not in (None, "")
-    ]
+    rows += [(name.replace("_", " "), str(value)) for name, value in limits.items() if value not in (None, "")]
     return Grid("Engine", ("fact", "value"), rows)
 
 
@@ -112,9 +110,7 @@ def _parts(found: Mapping[str, Any]) -> Grid:
                 str(part.get("sentence", "")),
             )
         )
-    return Grid(
-        "Parts", ("part", "outcome", "took", "sentence"), rows, frozenset({"took"}), frozenset({"outcome"})
-    )
+    return Grid("Parts", ("part", "outcome", "took", "sentence"), rows, frozenset({"took"}), frozenset({"outcome"}))
 
 
 _TITLES = {"restore": "restore", "warmup": "warm-up", "golden": "output check", "publish": "publish"}
@@ -168,10 +164,7 @@ def _events(found: Mapping[str, Any]) -> Grid:
     from sidecar.commands.tables import Grid
 
     last = [_mapping(event) for event in _list(found.get("events"))[-EVENTS_SHOWN:]]
-    rows = [
-        (words.moment(event.get("at")), str(event.get("level", "")), str(event.get("text", "")))
-        for event in last
-    ]
+    rows = [(words.moment(event.get("at")), str(event.get("level", "")), str(event.get("text", ""))) for event in last]
     return Grid("Last events", ("at (UTC)", "level", "event"), rows, toned=frozenset({"level"}))
 
 

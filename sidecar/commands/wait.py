@@ -42,9 +42,7 @@ PATHS = {"startup": "/startupz", "ready": "/readyz"}
     help="Give up after this long, with exit code 3. By default there is no limit.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the sentences on the way.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON object at the end, sentences on standard error."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end, sentences on standard error.")
 def command(url: str, what: str, timeout: float | None, quiet: bool, as_json: bool, **arguments: Any) -> None:
     """Wait until a running sidecar is ready, and print why it is not whenever that changes.
 
@@ -76,9 +74,7 @@ def command(url: str, what: str, timeout: float | None, quiet: bool, as_json: bo
 
     sentence = ask_port(url, settings.listen, until)
     if as_json:
-        click.echo(
-            json.dumps({"ok": True, "sentence": sentence, "seconds": round(time.monotonic() - started, 3)})
-        )
+        click.echo(json.dumps({"ok": True, "sentence": sentence, "seconds": round(time.monotonic() - started, 3)}))
 
 
 async def _look(client: DaemonClient, path: str) -> tuple[bool, str]:

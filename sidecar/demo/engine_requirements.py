@@ -58,9 +58,7 @@ class Machine:
     @classmethod
     def this(cls) -> Machine:
         """Describe the machine this process runs on."""
-        return cls(
-            platform.system(), platform.machine(), shutil.which, lambda path: shutil.disk_usage(path).free
-        )
+        return cls(platform.system(), platform.machine(), shutil.which, lambda path: shutil.disk_usage(path).free)
 
 
 def find_python(which: Callable[[str], str | None] = shutil.which) -> Path | None:

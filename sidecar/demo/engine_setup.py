@@ -127,9 +127,7 @@ def prepare(
     assert interpreter is not None, "check_requirements finds a missing interpreter"
     started = monotonic()
 
-    def tell(
-        phase: str, detail: str = "", done: int = 0, total: int | None = None, unit: str = "bytes"
-    ) -> None:
+    def tell(phase: str, detail: str = "", done: int = 0, total: int | None = None, unit: str = "bytes") -> None:
         on_progress(Progress(phase, detail, done, total, unit, monotonic() - started, target / "install.log"))
 
     try:
@@ -172,9 +170,7 @@ def _only_one(lock: Path, tell: Tell, pause: Callable[[float], None]) -> Iterato
 
 def _paths(target: Path, version: str) -> EnginePaths:
     programs = target / "venv" / "bin"
-    return EnginePaths(
-        target, programs / "python", programs / "vllm", f"{version}+cpu", target / "install.log"
-    )
+    return EnginePaths(target, programs / "python", programs / "vllm", f"{version}+cpu", target / "install.log")
 
 
 def _install(work: _Work, python: Path, extra: tuple[str, ...]) -> EnginePaths:
@@ -256,8 +252,7 @@ def _run(work: _Work, command: list[str]) -> str:
     if ended.returncode != 0:
         last = ended.stdout.strip().splitlines()[-1:] or ["it printed nothing"]
         raise EngineInstallError(
-            f"`{' '.join(command)}` ended with exit code {ended.returncode}: {last[0]} "
-            f"Its whole output is in {log}."
+            f"`{' '.join(command)}` ended with exit code {ended.returncode}: {last[0]} Its whole output is in {log}."
         )
     return ended.stdout
 
@@ -268,9 +263,7 @@ def _name_it_vllm(paths: EnginePaths) -> None:
     [packages] = (paths.root / "venv" / "lib").glob("python3*/site-packages")
     alias = packages / f"vllm-{paths.version}.dist-info"
     alias.mkdir(exist_ok=True)
-    (alias / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: vllm\nVersion: {paths.version}\n", encoding="utf-8"
-    )
+    (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {paths.version}\n", encoding="utf-8")
     (alias / "INSTALLER").write_text("pip\n", encoding="utf-8")
     names = ("METADATA", "INSTALLER", "RECORD")
     (alias / "RECORD").write_text("".join(f"{alias.name}/{name},,\n" for name in names), encoding="utf-8")

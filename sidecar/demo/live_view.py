@@ -53,9 +53,7 @@ class LiveView:
         assert self._task is not None, "the task is made with the bar"
         scale = 10**6 if progress.unit == "bytes" else 1
         total = progress.total // scale if progress.total else None
-        self._progress.update(
-            self._task, description=describe(progress), completed=progress.done // scale, total=total
-        )
+        self._progress.update(self._task, description=describe(progress), completed=progress.done // scale, total=total)
         if progress.phase == "done":
             self._end_progress()
 
@@ -107,9 +105,7 @@ def _panel(start: StartPicture, room: int) -> RenderableType:
     parts: list[RenderableType] = [Text(" · ".join(facts)), _phases(start), Text(start.doing, style="italic")]
     if start.steps():
         parts.append(_steps(start, room))
-    return Panel(
-        Group(*parts), title=start.title, title_align="left", border_style=_STATES.get(start.state, "")
-    )
+    return Panel(Group(*parts), title=start.title, title_align="left", border_style=_STATES.get(start.state, ""))
 
 
 def _phases(start: StartPicture) -> Text:

@@ -107,10 +107,7 @@ class Kernels:
 
 
 def _comparable(trees: Mapping[str, Tree]) -> dict[str, dict[str, tuple[int, int]]]:
-    return {
-        name: {path: (entry.size, entry.mtime_ns) for path, entry in tree.items()}
-        for name, tree in trees.items()
-    }
+    return {name: {path: (entry.size, entry.mtime_ns) for path, entry in tree.items()} for name, tree in trees.items()}
 
 
 async def live_requests(engine: Engine, model: str, seed: int) -> tuple[CaseFigures, ...]:

@@ -51,9 +51,7 @@ def make_tiny_model(engine: EnginePaths, folder: Path) -> Path:
             raise EngineInstallError(f"The tiny model can't be made with {engine.python}: {last[0]}")
         _take_its_place(unfinished, model)
     except subprocess.TimeoutExpired as error:
-        raise EngineInstallError(
-            f"Making the tiny model with {engine.python} took more than {DEADLINE} s."
-        ) from error
+        raise EngineInstallError(f"Making the tiny model with {engine.python} took more than {DEADLINE} s.") from error
     except OSError as error:
         raise EngineInstallError(f"The tiny model can't be put into {folder}: {error}.") from error
     finally:

@@ -117,7 +117,5 @@ def describe(progress: Progress) -> str:
     if progress.done and progress.unit == "bytes":
         amount = f", {words.size(progress.done)}"
     elif progress.done:
-        amount = (
-            f", {progress.done}" + (f" of {progress.total}" if progress.total else "") + f" {progress.unit}"
-        )
+        amount = f", {progress.done}" + (f" of {progress.total}" if progress.total else "") + f" {progress.unit}"
     return f"preparing the engine: {progress.phase}{amount} {progress.detail}".rstrip()

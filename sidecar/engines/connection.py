@@ -80,7 +80,13 @@ class Connection:
             await session.close()
 
     async def _whole(
-        self, method: str, path: str, *, timeout_s: float, key: bool, kept: bool,
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float,
+        key: bool,
+        kept: bool,
         body: Mapping[str, Any] | None = None,
     ) -> Reply:
         try:
@@ -102,7 +108,11 @@ class Connection:
         trace = SimpleNamespace(new=False)
         try:
             async with self._session(kept).request(
-                method, self.url + path, json=body, allow_redirects=False, trace_request_ctx=trace,
+                method,
+                self.url + path,
+                json=body,
+                allow_redirects=False,
+                trace_request_ctx=trace,
                 headers={"Authorization": f"Bearer {secret}"} if secret else {},
             ) as response:
                 yield response, trace
@@ -123,9 +133,7 @@ class Connection:
             return False
         try:
             async with asyncio.timeout(TLS_PROBE_S):
-                _, writer = await asyncio.open_connection(
-                    address.hostname, address.port or 80, ssl=_unverified()
-                )
+                _, writer = await asyncio.open_connection(address.hostname, address.port or 80, ssl=_unverified())
         except (OSError, TimeoutError, ValueError):
             return False
         writer.transport.abort()

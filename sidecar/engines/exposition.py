@@ -38,9 +38,7 @@ READINGS = (
     Reading("prompt_tokens_total", ("vllm:prompt_tokens_total",), "sum"),
     Reading("generation_tokens_total", ("vllm:generation_tokens_total",), "sum"),
     Reading("preemptions_total", ("vllm:num_preemptions_total",), "sum"),
-    Reading(
-        "prefix_cache_hits_total", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), "sum"
-    ),
+    Reading("prefix_cache_hits_total", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), "sum"),
     Reading(
         "prefix_cache_queries_total",
         ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),

@@ -41,9 +41,7 @@ async def converse(
 
 def body_of(request: CompletionRequest, model: str) -> dict[str, Any]:
     """Give the JSON of a request; `extra` counts over everything else, fields that are None are left out."""
-    body: dict[str, Any] = {
-        "model": model, "max_tokens": request.max_tokens, "temperature": request.temperature
-    }
+    body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens, "temperature": request.temperature}
     if request.messages is not None:
         body["messages"] = [dict(message) for message in request.messages]
     else:

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
-HealthState = Literal[
-    "up", "refused", "reset", "timed_out", "unhealthy", "starting", "unreachable", "not_an_engine"
-]
+HealthState = Literal["up", "refused", "reset", "timed_out", "unhealthy", "starting", "unreachable", "not_an_engine"]
 ErrorKind = Literal["unsupported", "unauthorized", "broken", "refused", "reset", "timed_out", "not_json"]
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 

@@ -67,8 +67,16 @@ def gather(
     _from_server_info(found, server_info or {})
     found.offer_hints(
         hints,
-        ("root", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", "quantization",
-         "block_size", "vocab_size"),
+        (
+            "root",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "kv_cache_dtype",
+            "quantization",
+            "block_size",
+            "vocab_size",
+        ),
     )
     _from_model_config(found, model_config or {})
     _defaults(found, hints)

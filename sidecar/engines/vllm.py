@@ -260,8 +260,7 @@ def _judge_health(url: str, status: int) -> tuple[HealthState, str]:
     if status >= 500:
         return "unhealthy", f"The engine answers HTTP {status} to /health: its core has died or isn't up yet."
     return "not_an_engine", (
-        f"{url} answers HTTP {status} to /health, which no vLLM does; "
-        "point WARMUP_ENGINE_URL at the engine's own port."
+        f"{url} answers HTTP {status} to /health, which no vLLM does; point WARMUP_ENGINE_URL at the engine's own port."
     )
 
 

@@ -13,9 +13,7 @@ from typing import Any, Literal
 from sidecar.engines.protocol import Engine, EngineStats, Health, HealthState, Plain
 from sidecar.errors import EngineError, NotAnEngine
 
-EngineState = Literal[
-    "up", "gone", "unreachable", "busy", "starting", "asleep", "stalled", "not_an_engine"
-]
+EngineState = Literal["up", "gone", "unreachable", "busy", "starting", "asleep", "stalled", "not_an_engine"]
 #: What a health check says when no engine process is there, or none that was there before can be relied on.
 _ABSENT: Mapping[HealthState, EngineState] = {
     "refused": "gone",

@@ -112,9 +112,7 @@ class GpuReader:
             answer.get_loop().call_soon_threadsafe(_settle, answer, result, error)
 
 
-def _settle(
-    answer: asyncio.Future[GpuSnapshot], result: GpuSnapshot | None, error: GpuUnavailable | None
-) -> None:
+def _settle(answer: asyncio.Future[GpuSnapshot], result: GpuSnapshot | None, error: GpuUnavailable | None) -> None:
     if answer.done():
         return
     if error is not None:
@@ -136,9 +134,7 @@ def _read_nvml() -> GpuSnapshot:
     try:
         import pynvml
     except ImportError as error:
-        raise GpuUnavailable(
-            "The package nvidia-ml-py is not installed: GPU metrics are left out."
-        ) from error
+        raise GpuUnavailable("The package nvidia-ml-py is not installed: GPU metrics are left out.") from error
     try:
         pynvml.nvmlInit()
         try:

@@ -39,30 +39,51 @@ _CACHE_MAY_BE_TO_BLAME = frozenset({"crash", "wrong_arch", "driver_too_old"})
 _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (cause, re.compile(signs, re.IGNORECASE))
     for cause, signs in (
-        ("wrong_arch", r"no kernel image is available|unsupported gpu architecture|invalid device function"
-                       r"|is not compatible with the current PyTorch installation"),
-        ("driver_too_old", r"driver version is insufficient"
-                           r"|provided PTX was compiled with an unsupported toolchain"),
-        ("out_of_memory", r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|std::bad_alloc"
-                          r"|Cannot allocate memory|No available memory for the cache blocks"
-                          r"|less than desired GPU memory utilization"
-                          r"|larger than the available KV cache memory"
-                          r"|(^|\s)MemoryError\b"),
+        (
+            "wrong_arch",
+            r"no kernel image is available|unsupported gpu architecture|invalid device function"
+            r"|is not compatible with the current PyTorch installation",
+        ),
+        (
+            "driver_too_old",
+            r"driver version is insufficient"
+            r"|provided PTX was compiled with an unsupported toolchain",
+        ),
+        (
+            "out_of_memory",
+            r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|std::bad_alloc"
+            r"|Cannot allocate memory|No available memory for the cache blocks"
+            r"|less than desired GPU memory utilization"
+            r"|larger than the available KV cache memory"
+            r"|(^|\s)MemoryError\b",
+        ),
         ("port_in_use", r"address already in use|\[Errno 98\]"),
         ("disk_full", r"No space left on device|Disk quota exceeded"),
-        ("missing_model", r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError"
-                          r"|GatedRepoError|LocalEntryNotFoundError|does not appear to have a file named"
-                          r"|Invalid repository ID or local directory|Cannot find any model weights"
-                          r"|No such file or directory: \S*(config\.json|\.safetensors|tokenizer)"),
-        ("artifact_download", r"Failed to (download|get file)\b.*|Max retries exceeded with url"
-                              r"|outgoing traffic has been disabled"),
-        ("no_compiler", r"(nvcc|g\+\+|gcc|c\+\+|ninja): (command )?not found"
-                        r"|InvalidCxxCompiler|Could not find nvcc"
-                        r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"
-                        r"|No such file or directory: '\S*(nvcc|ninja|g\+\+|gcc)'"),
+        (
+            "missing_model",
+            r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError"
+            r"|GatedRepoError|LocalEntryNotFoundError|does not appear to have a file named"
+            r"|Invalid repository ID or local directory|Cannot find any model weights"
+            r"|No such file or directory: \S*(config\.json|\.safetensors|tokenizer)",
+        ),
+        (
+            "artifact_download",
+            r"Failed to (download|get file)\b.*|Max retries exceeded with url"
+            r"|outgoing traffic has been disabled",
+        ),
+        (
+            "no_compiler",
+            r"(nvcc|g\+\+|gcc|c\+\+|ninja): (command )?not found"
+            r"|InvalidCxxCompiler|Could not find nvcc"
+            r"|Ninja is required to load C\+\+ extensions|Failed to find C compiler"
+            r"|No such file or directory: '\S*(nvcc|ninja|g\+\+|gcc)'",
+        ),
         ("no_permission", r"PermissionError|Read-only file system"),
-        ("bad_arguments", r"error: (unrecognized|argument |the following arguments|ambiguous option)"
-                          r"|validation errors? for \w*(Config|Args)|invalid choice:"),
+        (
+            "bad_arguments",
+            r"error: (unrecognized|argument |the following arguments|ambiguous option)"
+            r"|validation errors? for \w*(Config|Args)|invalid choice:",
+        ),
     )
 )
 _DEATH = re.compile(
@@ -90,8 +111,9 @@ def classify_exit(exited: Exited, terminating: bool = False, fatal_lines: Sequen
     lines = [*fatal_lines, *exited.last_lines]
     cause, evidence = _cause(exited, terminating, lines)
     said = f' It said: "{_short(evidence)}"' if evidence else ""
-    return ExitCause(cause, f"{CAUSES[cause]} ({_ending(exited)}).{said}".replace(". (", " (", 1),
-                     cause in _CACHE_MAY_BE_TO_BLAME)
+    return ExitCause(
+        cause, f"{CAUSES[cause]} ({_ending(exited)}).{said}".replace(". (", " (", 1), cause in _CACHE_MAY_BE_TO_BLAME
+    )
 
 
 def _cause(exited: Exited, terminating: bool, lines: Sequence[str]) -> tuple[str, str]:

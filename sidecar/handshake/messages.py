@@ -37,10 +37,18 @@ class LauncherSettings:
     def to_json(self, boot: str) -> dict[str, Any]:
         """Give the content of `sidecar.json` for the daemon process called `boot`."""
         return {
-            "format": FORMAT, "boot": boot, "version": self.version, "engine_url": self.engine_url,
-            "live_cache": self.live_cache, "environment": dict(self.environment),
-            "directories": list(self.directories), "wait_s": self.wait_s, "drain_s": self.drain_s,
-            "settle_s": self.settle_s, "kill_s": self.kill_s, "umask": self.umask,
+            "format": FORMAT,
+            "boot": boot,
+            "version": self.version,
+            "engine_url": self.engine_url,
+            "live_cache": self.live_cache,
+            "environment": dict(self.environment),
+            "directories": list(self.directories),
+            "wait_s": self.wait_s,
+            "drain_s": self.drain_s,
+            "settle_s": self.settle_s,
+            "kill_s": self.kill_s,
+            "umask": self.umask,
         }
 
 
@@ -71,9 +79,14 @@ class Decision:
     def to_json(self) -> dict[str, Any]:
         """Give the content of `decision.json`."""
         return {
-            "format": FORMAT, "by": "sidecar", "restore": self.restore,
-            "commit": [entry.to_json() for entry in self.commit], "clear": list(self.clear),
-            "environment": dict(self.environment), "unset": list(self.unset), "append": list(self.append),
+            "format": FORMAT,
+            "by": "sidecar",
+            "restore": self.restore,
+            "commit": [entry.to_json() for entry in self.commit],
+            "clear": list(self.clear),
+            "environment": dict(self.environment),
+            "unset": list(self.unset),
+            "append": list(self.append),
         }
 
 

@@ -23,7 +23,6 @@ ATTEMPT = re.compile(r"\d{1,20}-\d+-[0-9a-f]{8}")
 Json = dict[str, Any]
 
 
-
 class Attempt:
     """One start of the engine: a directory whose lock is held for as long as this launcher lives."""
 

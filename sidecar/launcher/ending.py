@@ -23,7 +23,6 @@ IN_FLIGHT = re.compile(
 )
 
 
-
 class Ending:
     """The end of one engine: SIGTERM waits for requests in flight, SIGKILL for an engine that stays."""
 
@@ -68,7 +67,6 @@ class Ending:
             return True
         self._idle_looks = self._idle_looks + 1 if settled and in_flight == 0 else 0
         return self._idle_looks >= 2
-
 
 
 def requests_in_flight(url: str) -> float | None:

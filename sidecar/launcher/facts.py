@@ -49,7 +49,6 @@ QUESTION = (
 )
 
 
-
 def relevant_environment(environment: dict[str, str]) -> dict[str, str]:
     """Pick the variables that may matter for compilation; secrets as digests."""
     return {
@@ -217,7 +216,6 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
         "cwd": os.getcwd(),
         "world": world(argv, environment),
     }
-
 
 
 def overridden(environment: dict[str, str], caches: dict[str, str]) -> list[str]:

@@ -1,5 +1,4 @@
-"""What the launcher says to whoever reads the container's log; no file is written here.
-"""
+"""What the launcher says to whoever reads the container's log; no file is written here."""
 
 from __future__ import annotations
 

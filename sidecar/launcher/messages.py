@@ -20,7 +20,6 @@ from sidecar.launcher.log import say
 SECONDS = {"wait_s": 90.0, "grace_s": 5.0, "alone_s": 10.0, "drain_s": 25.0, "settle_s": 2.0, "kill_s": 30.0}
 
 
-
 def best_effort(write: Callable[[str, Json], None], name: str, value: Json) -> None:
     """Write a file that the engine does not depend on."""
     try:

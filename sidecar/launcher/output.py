@@ -40,7 +40,6 @@ LINES = {
 }
 
 
-
 class Listener:
     """Picks lines of interest out of the engine's output, and keeps the last ones; for several threads."""
 

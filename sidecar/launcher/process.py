@@ -94,9 +94,7 @@ def process_control() -> Callable[..., object]:
 class Engine:
     """The engine as our child, in a process group of its own. Its output comes through us."""
 
-    def __init__(
-        self, argv: list[str], environment: dict[str, str], listener: Listener, signals: Signals
-    ) -> None:
+    def __init__(self, argv: list[str], environment: dict[str, str], listener: Listener, signals: Signals) -> None:
         """Start it. Raises OSError when the command can't be executed."""
         self._signals = signals
         self._status: int | None = None
@@ -108,9 +106,13 @@ class Engine:
         pipes = {target: wide_pipe() for target in targets}
         try:
             self._process = subprocess.Popen(
-                argv, env=environment, stdout=pipes[1][1], stderr=pipes[targets[-1]][1],
+                argv,
+                env=environment,
+                stdout=pipes[1][1],
+                stderr=pipes[targets[-1]][1],
                 # Descriptors that were handed to us are the engine's as well.
-                close_fds=False, preexec_fn=follower(os.getpid()),
+                close_fds=False,
+                preexec_fn=follower(os.getpid()),
             )
         finally:
             for _, end in pipes.values():

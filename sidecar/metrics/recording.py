@@ -105,11 +105,7 @@ class Metrics(Collector):
         epoch).
         """
         previous = [labels for labels, value in self._values["phase"].items() if value]
-        if (
-            previous
-            and seconds_of_previous is not None
-            and previous[0] in self._bins["phase_duration_seconds"]
-        ):
+        if previous and seconds_of_previous is not None and previous[0] in self._bins["phase_duration_seconds"]:
             self._observe("phase_duration_seconds", seconds_of_previous, *previous[0])
         self._one_of("phase", phase)
         self._set("phase_start_timestamp_seconds", at)
@@ -162,9 +158,7 @@ class Metrics(Collector):
             for request in ("first", "best", "last"):
                 seconds = _number(step.get(f"ttft_{request}_s"))
                 if seconds is not None:
-                    self._values["warmup_step_ttft_seconds"][(str(step.get("name", OTHER)), request)] = (
-                        seconds
-                    )
+                    self._values["warmup_step_ttft_seconds"][(str(step.get("name", OTHER)), request)] = seconds
 
     def observe_verify(self, outcome: str) -> None:
         """Note how a check of the output ended."""
@@ -262,8 +256,7 @@ class Metrics(Collector):
     def _known(self, name: str, labels: Labels) -> Labels:
         domain = self._domains[name].values()
         return tuple(
-            given if values is None or given in values else OTHER
-            for given, values in zip(labels, domain, strict=True)
+            given if values is None or given in values else OTHER for given, values in zip(labels, domain, strict=True)
         )
 
     def _add(self, name: str, amount: float | None, *labels: str) -> None:

@@ -93,15 +93,9 @@ TABLE: tuple[Metric, ...] = (
         {"version": None, "mode": None},
     ),
     Metric("ready", "gauge", "1 while traffic may come: the same as /readyz."),
-    Metric(
-        "flagged", "gauge", "1 while the pod serves by policy, without full proof that it is warm and good."
-    ),
-    Metric(
-        "degraded", "gauge", "How many things are switched off or replaced by defaults; /status says which."
-    ),
-    Metric(
-        "settings_problems", "gauge", "Settings that could not be used; `warmup-sidecar check` names them."
-    ),
+    Metric("flagged", "gauge", "1 while the pod serves by policy, without full proof that it is warm and good."),
+    Metric("degraded", "gauge", "How many things are switched off or replaced by defaults; /status says which."),
+    Metric("settings_problems", "gauge", "Settings that could not be used; `warmup-sidecar check` names them."),
     Metric(
         "source_missing",
         "gauge",
@@ -110,9 +104,7 @@ TABLE: tuple[Metric, ...] = (
         {"source": SOURCES},
     ),
     Metric("phase", "gauge", "1 for the phase in which the pod is, 0 for the others.", "", {"phase": PHASES}),
-    Metric(
-        "phase_start_timestamp_seconds", "gauge", "When the current phase began, since the epoch.", "seconds"
-    ),
+    Metric("phase_start_timestamp_seconds", "gauge", "When the current phase began, since the epoch.", "seconds"),
     Metric(
         "phase_duration_seconds",
         "histogram",
@@ -127,9 +119,7 @@ TABLE: tuple[Metric, ...] = (
         "seconds",
         {"restore": STARTS},
     ),
-    Metric(
-        "restore_outcome_total", "counter", "Restores by how they ended.", "", {"outcome": RESTORE_OUTCOMES}
-    ),
+    Metric("restore_outcome_total", "counter", "Restores by how they ended.", "", {"outcome": RESTORE_OUTCOMES}),
     Metric("restore_seconds", "histogram", "How long restores took.", "seconds"),
     Metric("restore_bytes_total", "counter", "Bytes laid down in the live cache by restores.", "bytes"),
     Metric("restore_files_total", "counter", "Files laid down in the live cache by restores."),
@@ -148,9 +138,7 @@ TABLE: tuple[Metric, ...] = (
         {"family": None},
         optional=True,
     ),
-    Metric(
-        "publish_outcome_total", "counter", "Publishes by how they ended.", "", {"outcome": PUBLISH_OUTCOMES}
-    ),
+    Metric("publish_outcome_total", "counter", "Publishes by how they ended.", "", {"outcome": PUBLISH_OUTCOMES}),
     Metric("publish_seconds", "histogram", "How long publishes took.", "seconds"),
     Metric("publish_bytes_total", "counter", "Packed bytes written to the store.", "bytes"),
     Metric("publish_files_total", "counter", "New files published to the store."),
@@ -162,14 +150,11 @@ TABLE: tuple[Metric, ...] = (
         {"family": None},
         optional=True,
     ),
-    Metric(
-        "live_cache_files", "gauge", "Files in the live cache by family.", "", {"family": None}, optional=True
-    ),
+    Metric("live_cache_files", "gauge", "Files in the live cache by family.", "", {"family": None}, optional=True),
     Metric(
         "kernels_compiled_total",
         "counter",
-        "Kernels the engine compiled, by family. After ready each one is a stall for somebody: it should "
-        "stay 0.",
+        "Kernels the engine compiled, by family. After ready each one is a stall for somebody: it should stay 0.",
         "",
         {"when": _WHEN, "family": _FAMILY},
     ),
@@ -198,9 +183,7 @@ TABLE: tuple[Metric, ...] = (
         "ratio",
         optional=True,
     ),
-    Metric(
-        "verify_total", "counter", "Checks of the output by how they ended.", "", {"outcome": VERIFY_OUTCOMES}
-    ),
+    Metric("verify_total", "counter", "Checks of the output by how they ended.", "", {"outcome": VERIFY_OUTCOMES}),
     Metric("engine_up", "gauge", "1 while the engine answers its health check with 200."),
     Metric(
         "engine_state",
@@ -241,9 +224,7 @@ TABLE: tuple[Metric, ...] = (
         optional=True,
     ),
     Metric("engine_preemptions_total", "counter", "Requests preempted for want of KV cache.", optional=True),
-    Metric(
-        "engine_prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", optional=True
-    ),
+    Metric("engine_prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", optional=True),
     Metric(
         "engine_prefix_cache_queries_total",
         "counter",
@@ -270,9 +251,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("gpu_memory_used_bytes", "gauge", "GPU memory in use.", "bytes", _GPU, optional=True),
     Metric("gpu_memory_size_bytes", "gauge", "GPU memory there is.", "bytes", _GPU, optional=True),
     Metric("gpu_power_watts", "gauge", "Power the GPU draws.", "watts", _GPU, optional=True),
-    Metric(
-        "gpu_temperature_celsius", "gauge", "Temperature of the GPU's chip.", "celsius", _GPU, optional=True
-    ),
+    Metric("gpu_temperature_celsius", "gauge", "Temperature of the GPU's chip.", "celsius", _GPU, optional=True),
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in TABLE}
 

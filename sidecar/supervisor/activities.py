@@ -6,7 +6,7 @@ The work itself is in the files beside this one and in the rooms below.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Literal
+from typing import Any
 
 from sidecar import lifecycle
 from sidecar.caches.client import RecordRequest
@@ -70,31 +70,35 @@ class PodActivities:
                 pass
 
     async def record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot) -> None:
-        """Write a quarantine or the end of a boot into the store, in the worker, because the store may hang."""
+        """Write a quarantine or the end of a boot into the store, in the worker, because the store may hang.
+
+        A boot counts for every generation it was restored from; a quarantine for the one that is named.
+        """
         pod, result = self._pod, self._pod.restored
         if not pod.store or result is None or pod.settings.store_mode == "read-only":
             return
-        scope: Literal["exact", "toolchain"] = (
-            "exact" if result.generations.get("exact") == command.generation else "toolchain"
-        )
-        key = result.exact_key if scope == "exact" else result.toolchain_key
-        if not key:
-            return
-        kind: Literal["boot", "quarantine"]
         if isinstance(command, lifecycle.Quarantine):
-            kind, record = "quarantine", {"reason": command.reason}
             pod.board.tell(f"Generation {command.generation} is quarantined: {command.reason}", "error")
-        else:
-            kind, record = "boot", {"outcome": command.outcome}
-        record |= {"generation": command.generation, "attempt": pod.restored_attempt, "boot": pod.boot}
+        for scope, key in (("exact", result.exact_key), ("toolchain", result.toolchain_key)):
+            generation = result.generations.get(scope, "")
+            if not key or not generation:
+                continue
+            if isinstance(command, lifecycle.RecordBoot):
+                await self._write("boot", scope, key, generation, {"outcome": command.outcome})
+            elif generation == command.generation:
+                await self._write("quarantine", scope, key, generation, {"reason": command.reason})
+
+    async def _write(self, kind: Any, scope: Any, key: str, generation: str, record: dict[str, str]) -> None:
+        pod = self._pod
+        known = {"generation": generation, "attempt": pod.restored_attempt, "boot": pod.boot}
         request = RecordRequest(
             store=pod.store,
             scope=scope,
             key=key,
-            generation=command.generation,
+            generation=generation,
             kind=kind,
             name=f"{pod.restored_attempt or 'beside'}-{pod.boot[:8]}",
-            record=record,
+            record={**record, **known},
         )
         if trouble := await pod.caches.record(request, RECORD_S):
             pod.board.tell(f"The store could not take a {kind} record: {trouble}", "warning")

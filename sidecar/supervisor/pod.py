@@ -132,7 +132,8 @@ class Pod:
             self.board.tell(f"What the engine used of the restored caches can't be measured ({error}).", "warning")
             return
         self.board.restore = {
-            **self.board.restore, "effectiveness": {name: effect.to_json() for name, effect in effects.items()}
+            **self.board.restore,
+            "effectiveness": {name: effect.to_json() for name, effect in effects.items()},
         }
         self.metrics.effectiveness({name: effect.ratio for name, effect in effects.items()})
         if said := effectiveness.sentence(effects):

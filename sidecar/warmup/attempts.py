@@ -15,9 +15,7 @@ from sidecar.errors import EngineAsleep, EngineError
 from sidecar.warmup.bursts import Burst
 from sidecar.warmup.traffic import Sent, Traffic
 
-Verdict = Literal[
-    "done", "unsupported", "broken", "unauthorized", "timed_out", "engine_gone", "asleep", "out_of_time"
-]
+Verdict = Literal["done", "unsupported", "broken", "unauthorized", "timed_out", "engine_gone", "asleep", "out_of_time"]
 #: HTTP answers that mean "not now" rather than "broken": the server is up and its engine is not, or is
 #: overloaded.
 NOT_NOW = (429, 503)
@@ -62,9 +60,7 @@ class Attempt:
 class Attempts:
     """Sends bursts to one engine process, with retries, until a deadline. `clock` gives monotonic seconds."""
 
-    def __init__(
-        self, engine: Engine, traffic: Traffic, policy: WarmPolicy, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, engine: Engine, traffic: Traffic, policy: WarmPolicy, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._traffic = traffic
         self._policy = policy
@@ -83,18 +79,14 @@ class Attempts:
         while True:
             left = self._deadline - self._clock()
             if left <= 0:
-                return Attempt(
-                    "out_of_time", detail="The budget ended before this could be sent.", reason="budget"
-                )
+                return Attempt("out_of_time", detail="The budget ended before this could be sent.", reason="budget")
             try:
                 sent = await self._traffic.send(burst, self._policy.request_timeout_s, self._deadline)
             except EngineAsleep as error:
                 return Attempt("asleep", detail=str(error), reason="engine_asleep")
             worst = _worst(sent.completions)
             if worst is None:
-                return Attempt(
-                    "done", sent, "" if sent.overlapped else "the decodes ended before the prefills came"
-                )
+                return Attempt("done", sent, "" if sent.overlapped else "the decodes ended before the prefills came")
             if worst.error_kind == "unsupported":
                 return Attempt("unsupported", sent, _said(worst), _reason(worst))
             if worst.error_kind == "unauthorized":

@@ -42,9 +42,7 @@ def choose_profile(sm: str, facts: EngineFacts | None = None, directory: Path | 
         return Choice(chosen, f"Profile {chosen.name}, made for {sm}.")
     lower = _nearest_lower(sm, fitting)
     if lower is not None:
-        return Choice(
-            lower, f"Profile {lower.name}: there is none for {sm}, and this is the nearest lower SM version."
-        )
+        return Choice(lower, f"Profile {lower.name}: there is none for {sm}, and this is the nearest lower SM version.")
     generic = [each for each in fitting if "cpu" in each.match.sm] or fitting
     chosen = _most_specific(generic)
     why = f"there is none for {sm} or below" if sm else "the SM version is unknown (set WARMUP_SM)"

@@ -39,15 +39,11 @@ def what_is_wrong(completion: Completion) -> str:
 def text_wrong(text: str, tokens: int) -> str:
     """Say what is degenerate about a text of so many tokens; empty when nothing is."""
     if not text:
-        return (
-            f"no text came, though {tokens} tokens were generated" if tokens else "no text and no token came"
-        )
+        return f"no text came, though {tokens} tokens were generated" if tokens else "no text and no token came"
     visible = "".join(text.split())
     if not visible:
         return "the text is only white space" if tokens >= FEWEST_TOKENS else ""
-    blanks = sum(
-        1 for each in visible if each == "\ufffd" or unicodedata.category(each) in ("Cc", "Cn", "Co")
-    )
+    blanks = sum(1 for each in visible if each == "\ufffd" or unicodedata.category(each) in ("Cc", "Cn", "Co"))
     if len(visible) >= SHORTEST and blanks >= NOISE * len(visible):
         return f"{blanks} of {len(visible)} characters are unreadable (replacement or control characters)"
     if len(visible) >= SHORTEST and len(set(visible)) == 1:

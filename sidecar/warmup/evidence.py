@@ -62,9 +62,7 @@ class EvidenceWatcher:
     that doesn't use this live cache are not seen: such a cache is `empty`.
     """
 
-    def __init__(
-        self, live_cache: Path, families: Sequence[Family], jit_lines: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, live_cache: Path, families: Sequence[Family], jit_lines: Callable[[], int] = lambda: 0) -> None:
         self._live_cache = live_cache
         self._families = tuple(families)
         self._jit_lines = jit_lines

@@ -137,9 +137,7 @@ class StepPlanner:
             return []
         found = []
         for length in self._lengths(step, step.prefill_tokens, short):
-            decodes = min(
-                resolve(step.decodes, self._limits), self._limits.max_num_seqs - 1, self._room(start + long)
-            )
+            decodes = min(resolve(step.decodes, self._limits), self._limits.max_num_seqs - 1, self._room(start + long))
             arriving = min(resolve(step.prefills, self._limits), self._limits.max_num_seqs - decodes)
             left = self._left(decodes * (start + long))
             if left is not None and left < length + short:
@@ -176,9 +174,7 @@ class StepPlanner:
                 for count in self._batches(step, step.concurrency, each):
                     fitting = count if room is None else max(1, min(count, room // each))
                     ask = Ask(1, prefix + suffix, output, prefix_tokens=prefix)
-                    found.append(
-                        Burst(f"{fitting} x {prefix}+{suffix}", ((ask,), (replace(ask, count=fitting),)))
-                    )
+                    found.append(Burst(f"{fitting} x {prefix}+{suffix}", ((ask,), (replace(ask, count=fitting),))))
         return found
 
     def _small(self, step: SamplingStep | LogprobsStep | StructuredStep) -> tuple[int, int, list[int]]:
@@ -193,9 +189,7 @@ class StepPlanner:
         for count in counts:
             for feature in step.features:
                 found.append(
-                    single(
-                        _times(count, feature), _with_fields(Ask(count, length, output), fields_of(feature))
-                    )
+                    single(_times(count, feature), _with_fields(Ask(count, length, output), fields_of(feature)))
                 )
         return found
 

@@ -79,8 +79,7 @@ def _refuse_repeated_keys(path: Path, root: yaml.Node | None) -> None:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
                 mark = key.start_mark
                 raise ProfileError(
-                    f"{path}:{mark.line + 1}:{mark.column + 1}: `{key.value}` is given twice; "
-                    "keep one of the two."
+                    f"{path}:{mark.line + 1}:{mark.column + 1}: `{key.value}` is given twice; keep one of the two."
                 )
             seen.add(str(key.value))
 

@@ -174,8 +174,7 @@ def _calibration(limits: Limits) -> PlannedStep:
 def _class_warnings(steps: Iterable[PlannedStep]) -> tuple[str, ...]:
     """Check that batches and lengths cover the three classes on which compilers specialise integers."""
     by_kind = {
-        kind: [burst for step in steps if step.kind == kind for burst in step.bursts]
-        for kind in ("prefill", "decode")
+        kind: [burst for step in steps if step.kind == kind for burst in step.bursts] for kind in ("prefill", "decode")
     }
     batches = {burst.concurrency for burst in by_kind["decode"]}
     lengths = {burst.longest_prompt for burst in by_kind["prefill"] if burst.concurrency == 1}

@@ -178,8 +178,7 @@ def _causes(errors: Sequence[Any]) -> list[Any]:
         for each in errors
         if each["type"] != "too_short"
         or not any(
-            len(place) > len(each["loc"]) and place[: len(each["loc"])] == tuple(each["loc"])
-            for place in places
+            len(place) > len(each["loc"]) and place[: len(each["loc"])] == tuple(each["loc"]) for place in places
         )
     ]
 
@@ -203,9 +202,7 @@ def _sentence(found: marked_yaml.MarkedYaml, error: Any) -> str:
     elif kind == "literal_error":
         given, expected = error["input"], context["expected"]
         message = f"{given!r} is not one of {expected}{_close(given, expected)}"
-    return (
-        f"{found.place(location)}: {_field(location)}{message}{'' if message.endswith(('.', '?')) else '.'}"
-    )
+    return f"{found.place(location)}: {_field(location)}{message}{'' if message.endswith(('.', '?')) else '.'}"
 
 
 def _close(given: object, expected: object) -> str:

@@ -81,11 +81,7 @@ class PromptSource:
         if ask.text is not None:
             prompt = ask.text
         elif ask.messages is None:
-            own = (
-                self.tokens(ask.prompt_tokens - ask.prefix_tokens)
-                if ask.prompt_tokens > ask.prefix_tokens
-                else ()
-            )
+            own = self.tokens(ask.prompt_tokens - ask.prefix_tokens) if ask.prompt_tokens > ask.prefix_tokens else ()
             prompt = (*prefix[: ask.prefix_tokens], *own)
         return CompletionRequest(
             prompt=prompt,

@@ -132,9 +132,7 @@ class WarmupRunner:
         # A kernel file may appear a moment after the answer that needed it.
         compiled += self._seen(await self._evidence.collect(), "the round")
         if not self._answered:
-            first = next(
-                (each.detail for record in self._steps for each in record.bursts if each.detail), "no answer"
-            )
+            first = next((each.detail for record in self._steps for each in record.bursts if each.detail), "no answer")
             self._end("failed", "unsupported", sentences.all_unsupported(first))
         return compiled
 
@@ -189,9 +187,7 @@ class WarmupRunner:
             if not self._answered or len(self._failures) >= self._policy.failures:
                 self._end_broken()
         else:
-            each.state = (
-                "killer" if attempt.blamed else "failed" if attempt.verdict == "timed_out" else each.state
-            )
+            each.state = "killer" if attempt.blamed else "failed" if attempt.verdict == "timed_out" else each.state
             if attempt.blamed:
                 self._killers.append(name)
             self._stop(attempt, name)
@@ -235,16 +231,10 @@ class WarmupRunner:
         ]
         return DrawLimits(
             tokens=min((burst.tokens for _, burst in deadly), default=math.inf),
-            prompt=min(
-                (burst.longest_prompt for kind, burst in deadly if kind == "prefill"), default=math.inf
-            ),
+            prompt=min((burst.longest_prompt for kind, burst in deadly if kind == "prefill"), default=math.inf),
             # Whatever died of prefills beside decodes dies of any two requests that don't start together.
             concurrency=min(
-                (
-                    2 if kind == "mixed" else burst.concurrency
-                    for kind, burst in deadly
-                    if burst.concurrency > 1
-                ),
+                (2 if kind == "mixed" else burst.concurrency for kind, burst in deadly if burst.concurrency > 1),
                 default=math.inf,
             ),
         )
@@ -306,13 +296,9 @@ class WarmupRunner:
             return self._result("failed", reason, sentences.broken(first, len(self._failures)))
         if self._blind:
             return self._result("exhausted", "blind", sentences.blind(self._done(), self._blind))
-        left_out = [
-            burst_id(record.step, each.burst) for record in self._steps for each in record.of_state("skipped")
-        ]
+        left_out = [burst_id(record.step, each.burst) for record in self._steps for each in record.of_state("skipped")]
         if left_out:
-            return self._result(
-                "exhausted", "killers_left_out", sentences.killers_left_out(self._done(), left_out)
-            )
+            return self._result("exhausted", "killers_left_out", sentences.killers_left_out(self._done(), left_out))
         told = sentences.converged(self._done(), self._draws, self._unsupported(), self._empty)
         return self._result("converged", "", told)
 
@@ -340,9 +326,7 @@ class WarmupRunner:
 
     def _unsupported(self) -> tuple[str, ...]:
         return tuple(
-            burst_id(record.step, each.burst)
-            for record in self._steps
-            for each in record.of_state("unsupported")
+            burst_id(record.step, each.burst) for record in self._steps for each in record.of_state("unsupported")
         )
 
     def _done(self) -> str:

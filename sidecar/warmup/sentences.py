@@ -40,9 +40,7 @@ def converged(done: str, draws: int, unsupported: Sequence[str], empty: bool) ->
             "may still compile (95 % confidence)"
         )
     else:
-        proof = (
-            "the last round compiled nothing; no random draws were made, so nothing is known beyond the steps"
-        )
+        proof = "the last round compiled nothing; no random draws were made, so nothing is known beyond the steps"
     skipped = f" The engine does not support: {', '.join(unsupported)}." if unsupported else ""
     return f"Warm: {done}; {proof}.{skipped}"
 
@@ -97,9 +95,7 @@ def all_unsupported(first: str) -> str:
 
 def unauthorized(detail: str) -> str:
     """Say that the API key is missing or wrong."""
-    return (
-        f"The engine refuses the API key: {detail}. Put its key into the file that WARMUP_API_KEY_FILE names."
-    )
+    return f"The engine refuses the API key: {detail}. Put its key into the file that WARMUP_API_KEY_FILE names."
 
 
 def timed_out(where: str, detail: str) -> str:

@@ -42,9 +42,7 @@ class Limits:
 
 def _checked(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(
-            "a size is a number such as 512, or an expression such as max_num_batched_tokens/2+1"
-        )
+        raise ValueError("a size is a number such as 512, or an expression such as max_num_batched_tokens/2+1")
     if isinstance(value, int):
         if value < 1:
             raise ValueError("a size is 1 or more")

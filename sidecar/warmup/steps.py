@@ -35,9 +35,7 @@ class Strict(pydantic.BaseModel):
             if key not in known:
                 close = difflib.get_close_matches(str(key), known, n=1)
                 hint = f"did you mean `{close[0]}`?" if close else "known are " + ", ".join(known) + "."
-                raise PydanticCustomError(
-                    UNKNOWN_KEY, "unknown key `{key}`; {hint}", {"key": str(key), "hint": hint}
-                )
+                raise PydanticCustomError(UNKNOWN_KEY, "unknown key `{key}`; {hint}", {"key": str(key), "hint": hint})
         return data
 
 
@@ -145,13 +143,6 @@ class ChatStep(StepBase):
 
 
 AnyStep = Annotated[
-    PrefillStep
-    | DecodeStep
-    | MixedStep
-    | SharedPrefixStep
-    | SamplingStep
-    | LogprobsStep
-    | StructuredStep
-    | ChatStep,
+    PrefillStep | DecodeStep | MixedStep | SharedPrefixStep | SamplingStep | LogprobsStep | StructuredStep | ChatStep,
     Field(discriminator="kind"),
 ]

@@ -77,9 +77,7 @@ class Traffic:
                 break
         return found
 
-    async def _overlapping(
-        self, phases: Sequence[Sequence[CompletionRequest]]
-    ) -> tuple[list[Completion], bool]:
+    async def _overlapping(self, phases: Sequence[Sequence[CompletionRequest]]) -> tuple[list[Completion], bool]:
         """Start the first phase; once each of its requests has shown a token, or ended, start the others."""
         self._awake()
         async with asyncio.TaskGroup() as group:
@@ -94,9 +92,7 @@ class Traffic:
             failed = any(task.done() and not task.result().ok for task in first)
             later: list[asyncio.Task[Completion]] = []
             if not failed and not self._asleep():
-                later = [
-                    group.create_task(self._complete(request)) for phase in phases[1:] for request in phase
-                ]
+                later = [group.create_task(self._complete(request)) for phase in phases[1:] for request in phase]
         return [task.result() for task in [*first, *later]], overlapped
 
     async def _complete(self, request: CompletionRequest, shown: asyncio.Event | None = None) -> Completion:

@@ -60,9 +60,7 @@ class _Shape:
         )
 
 
-async def verify(
-    engine: Engine, facts: EngineFacts, deadline_s: float = 120.0, salt: str = ""
-) -> VerifyResult:
+async def verify(engine: Engine, facts: EngineFacts, deadline_s: float = 120.0, salt: str = "") -> VerifyResult:
     """Sample continuations of natural text, one at a time and then together with a shared prefix.
 
     Not greedy: models with random weights repeat themselves then. The shared prefix is there because damaged
@@ -71,9 +69,7 @@ async def verify(
     """
     shape = _Shape(facts.max_model_len, TOKENS, deadline_s, salt, {"logprobs": 1})
     alone = [("alone", shape.request(text, seed)) for seed, text in enumerate(PASSAGES[:2], start=11)]
-    together = [
-        ("together", shape.request(SHARED + text, seed)) for seed, text in enumerate(QUESTIONS, start=21)
-    ]
+    together = [("together", shape.request(SHARED + text, seed)) for seed, text in enumerate(QUESTIONS, start=21)]
     # One request fills the prefix cache, so that all of those that follow together hit it.
     return await _check(engine, [[alone[0]], [alone[1]], [("shared prefix", together[0][1])], together])
 
@@ -102,8 +98,7 @@ async def _check(engine: Engine, groups: Sequence[Sequence[tuple[str, Completion
             if not any(what_is_wrong(each.completion) for each in again):
                 wrong = [""] * len(answers)
         checks += [
-            Check(each.name, not what, what, each.completion.total_s)
-            for each, what in zip(answers, wrong, strict=True)
+            Check(each.name, not what, what, each.completion.total_s) for each, what in zip(answers, wrong, strict=True)
         ]
     checks += _alike(asked)
     return _told(checks)
@@ -126,9 +121,7 @@ async def _ask(engine: Engine, name: str, request: CompletionRequest) -> _Asked:
 
 def _reseeded(request: CompletionRequest) -> CompletionRequest:
     seed = request.extra.get("seed")
-    return replace(
-        request, extra={**request.extra, "seed": SECOND_SEED + (seed if isinstance(seed, int) else 0)}
-    )
+    return replace(request, extra={**request.extra, "seed": SECOND_SEED + (seed if isinstance(seed, int) else 0)})
 
 
 def _any_error(asked: Iterable[_Asked]) -> bool:
@@ -164,6 +157,4 @@ def _failed(asked: Iterable[_Asked]) -> VerifyResult:
         for each in everything
     )
     what = "The engine was gone" if outcome == "engine_gone" else "The engine does not answer"
-    return VerifyResult(
-        outcome, f"{what} when its output was checked ({bad.name}: {bad.completion.error}).", checks
-    )
+    return VerifyResult(outcome, f"{what} when its output was checked ({bad.name}: {bad.completion.error}).", checks)

@@ -46,15 +46,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/startupz",
         "startup",
         (200, 503),
-        "The engine's container may start. Never means warm; has a hard cap and then answers 200 "
-        "whatever happened.",
+        "The engine's container may start. Never means warm; has a hard cap and then answers 200 whatever happened.",
     ),
     Endpoint(
         "/readyz",
         "ready",
         (200, 503),
-        "Traffic may come. The body of a 503 says why not and what to do; `?verbose` adds where each "
-        "part stands.",
+        "Traffic may come. The body of a 503 says why not and what to do; `?verbose` adds where each part stands.",
     ),
     Endpoint("/livez", "live", (200, 503), "The daemon's own heartbeat; the engine's health is not in it."),
     Endpoint("/status", "status", (200,), "Everything the sidecar knows, as JSON."),

@@ -59,9 +59,7 @@ class DaemonClient:
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.UnixConnector(str(self._socket)) if self._socket else aiohttp.TCPConnector()
-        self._session = aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=self._timeout_s)
-        )
+        self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=self._timeout_s))
         return self
 
     async def __aexit__(
@@ -83,9 +81,7 @@ class DaemonClient:
         status, body = await self._ask("GET", "/status")
         found = _json(body)
         if status != 200 or found is None or not isinstance(found.get("phase"), str) or "ready" not in found:
-            raise NotSo(
-                self._not_ours(f"HTTP {status} to /status" if status != 200 else "something else to /status")
-            )
+            raise NotSo(self._not_ours(f"HTTP {status} to /status" if status != 200 else "something else to /status"))
         return found
 
     async def call(self, path: str) -> str:
@@ -108,9 +104,7 @@ class DaemonClient:
                 f"{self._where()} did not answer within {self._timeout_s:g} s. {self._advice()}"
             ) from error
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-            raise DaemonUnreachable(
-                f"{self._base} is not an address such as http://127.0.0.1:9797."
-            ) from error
+            raise DaemonUnreachable(f"{self._base} is not an address such as http://127.0.0.1:9797.") from error
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
             raise DaemonUnreachable(
                 f"No sidecar answers at {self._where()} ({_short(error)}). {self._advice()}"
@@ -139,6 +133,4 @@ def _json(body: bytes) -> dict[str, Any] | None:
 def _short(error: BaseException) -> str:
     cause = getattr(error, "os_error", None) or error
     number = getattr(cause, "errno", None)
-    return (
-        os.strerror(number) if isinstance(number, int) and number > 0 else str(cause) or type(error).__name__
-    )
+    return os.strerror(number) if isinstance(number, int) and number > 0 else str(cause) or type(error).__name__

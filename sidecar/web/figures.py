@@ -13,9 +13,7 @@ from sidecar.web.markup import Element, element
 LEAST_SHARE = 0.6
 
 
-def _box(
-    x: float, width: float, height: float, class_: str, y: float = 0.0, title: str | None = None
-) -> Element:
+def _box(x: float, width: float, height: float, class_: str, y: float = 0.0, title: str | None = None) -> Element:
     name = element("title", title) if title else None
     return element(
         "rect",

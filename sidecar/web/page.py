@@ -109,23 +109,20 @@ def render(status: Mapping[str, Any], *, now: float, refresh: int) -> str:
 
 
 def _columns(status: Mapping[str, Any]) -> Element:
-    work = (
-        _timeline(status), warmup_panels.warmup(status), warmup_panels.kernels(status), panels.events(status)
-    )
+    work = (_timeline(status), warmup_panels.warmup(status), warmup_panels.kernels(status), panels.events(status))
     things = (
-        panels.restore(status), panels.engine(status), panels.gpu(status), panels.golden(status),
+        panels.restore(status),
+        panels.engine(status),
+        panels.gpu(status),
+        panels.golden(status),
         panels.publish(status),
     )
-    return element(
-        "div", element("div", *work, class_="stack"), element("div", *things, class_="stack"), class_="cols"
-    )
+    return element("div", element("div", *work, class_="stack"), element("div", *things, class_="stack"), class_="cols")
 
 
 def _verdict(status: Mapping[str, Any]) -> tuple[str, str, str]:
     if not status.get("ready"):
-        return VERDICTS.get(
-            str(status.get("phase")), ("Not ready", "calm", "Nothing is known about this phase.")
-        )
+        return VERDICTS.get(str(status.get("phase")), ("Not ready", "calm", "Nothing is known about this phase."))
     _, late = warmup_panels.kernel_sums(status)
     if late:
         return (
@@ -140,8 +137,7 @@ def _verdict(status: Mapping[str, Any]) -> tuple[str, str, str]:
         return (
             "Ready, without proof",
             "care",
-            "Serving by policy. See the warm-up and the output check below; `warmup-sidecar rewarm` "
-            "tries both again.",
+            "Serving by policy. See the warm-up and the output check below; `warmup-sidecar rewarm` tries both again.",
         )
     return "Ready", "good", "Nothing: the engine is warm, its output was checked, and traffic may come."
 
@@ -169,9 +165,7 @@ def _header(status: Mapping[str, Any], now: float, refresh: int) -> Element:
             element("a", "stop that", href="?refresh=0"),
         )
         if refresh
-        else together(
-            f"as of {words.moment(now)} UTC, does not reload · ", element("a", "reload itself", href="/")
-        )
+        else together(f"as of {words.moment(now)} UTC, does not reload · ", element("a", "reload itself", href="/"))
     )
     return element("header", element("span", who), element("span", again))
 
@@ -314,8 +308,7 @@ def _timeline(status: Mapping[str, Any]) -> Element:
 
 def _footer(status: Mapping[str, Any]) -> Element:
     links = [
-        element("a", path, href=path)
-        for path in ("/status", "/metrics", "/readyz?verbose", "/startupz", "/livez")
+        element("a", path, href=path) for path in ("/status", "/metrics", "/readyz?verbose", "/startupz", "/livez")
     ]
     startup = parts.section(status, "startup")
     return element(

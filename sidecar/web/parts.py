@@ -15,9 +15,7 @@ from sidecar.web.markup import Element, element, together
 def card(title: str, name: str, *children: object, tag: Element | None = None) -> Element:
     """Make a card with its heading; `name` is its anchor and class."""
     heading = element("h2", element("span", title, id=f"{name}-title"), tag)
-    return element(
-        "section", heading, *children, class_=f"card {name}", id=name, aria_labelledby=f"{name}-title"
-    )
+    return element("section", heading, *children, class_=f"card {name}", id=name, aria_labelledby=f"{name}-title")
 
 
 def tag(word: object) -> Element:

@@ -115,12 +115,7 @@ def _holder(port: int) -> str:
     try:
         for connection in psutil.net_connections(kind="tcp"):
             address = connection.laddr
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and address
-                and address.port == port
-                and connection.pid
-            ):
+            if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except (psutil.Error, OSError):
         return unseen

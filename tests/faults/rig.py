@@ -370,9 +370,10 @@ def runs(pid: int) -> bool:
         return False
 
 
-def descendants(pid: int) -> list[int]:
-    """List the processes that a process and its children have started and that still run."""
+def descendants(pid: int, word: str = "") -> list[int]:
+    """List the processes that a process and its children have started and that still run, with a word of their command."""
     try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        found = psutil.Process(pid).children(recursive=True)
+        return [child.pid for child in found if not word or word in child.cmdline()]
     except psutil.NoSuchProcess:
         return []

@@ -97,7 +97,7 @@ def test_killed_when_ready_the_next_daemon_adopts_the_engine_within_5_seconds(po
     start_again(pod)
     assert time.monotonic() - began < 5
     status = pod.daemon.status()
-    assert (status["restore"]["outcome"], status["flagged"]) == ("pending", False)
+    assert (status["restore"]["outcome"], status["flagged"]) == ("skipped", False)
     assert "Adopted" in status["reason"]
     assert pod.engine()["counters"]["texts"] == requests + 1
     assert pod.engine_pid() == engine
@@ -194,7 +194,8 @@ def test_a_daemon_that_hangs_while_restoring_is_late_and_touches_nothing(pod: Po
 def test_a_restore_that_hangs_is_ended_when_the_launcher_went_on_without_it(pod: Pod, planted: Planted):
     daemon = pod.start_daemon()
     pod.start_container({"WARMUP_LAUNCHER_WAIT_S": "2"})
-    workers = until(lambda: descendants(daemon.process.pid), "a worker")
+    # By its name: stopped before it has become the worker, it would hold up the daemon that is starting it.
+    workers = until(lambda: descendants(daemon.process.pid, "sidecar.caches.worker"), "a worker")
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     assert pod.decision()["by"] == "launcher"

@@ -12,11 +12,13 @@ import pytest
 
 from sidecar.demo.engine_setup import EnginePaths
 from tests.integration import stories
-from tests.integration.pod import END_S, READY_S, Pod
+from tests.integration.pod import END_S, LATE_FEATURE_WORDS, READY_S, Pod
 
 
-def _pod(tmp_path_factory: pytest.TempPathFactory, name: str, paths: EnginePaths, model: Path) -> Iterator[Pod]:
-    pod = Pod(tmp_path_factory.mktemp(name) / "pod", paths, model)
+def _pod(
+    tmp_path_factory: pytest.TempPathFactory, name: str, paths: EnginePaths, model: Path, *serve: str
+) -> Iterator[Pod]:
+    pod = Pod(tmp_path_factory.mktemp(name) / "pod", paths, model, *serve)
     try:
         yield pod
     finally:
@@ -34,7 +36,7 @@ def troubled_pod(
     tmp_path_factory: pytest.TempPathFactory, engine_paths: EnginePaths, tiny_model: Path
 ) -> Iterator[Pod]:
     """Give the pod whose engine dies in warm-up, beside a store that nobody may write to."""
-    yield from _pod(tmp_path_factory, "troubled", engine_paths, tiny_model)
+    yield from _pod(tmp_path_factory, "troubled", engine_paths, tiny_model, *LATE_FEATURE_WORDS)
 
 
 @pytest.fixture(scope="session")

@@ -25,16 +25,11 @@ REQUEST_S = 120.0
 EVERY_S = 0.05
 
 LOG_PROBABILITIES: Mapping[str, Any] = {"logprobs": 5}
-STRUCTURED: Mapping[str, Any] = {
-    "structured_outputs": {
-        "json": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 6}},
-            "required": ["city"],
-            "additionalProperties": False,
-        }
-    }
-}
+#: Not a JSON schema: a model with random weights fills it with spaces until its tokens are used up.
+STRUCTURED_PATTERN = "[A-Z][a-z]{2,5}"
+STRUCTURED: Mapping[str, Any] = {"structured_outputs": {"regex": STRUCTURED_PATTERN}}
+#: See `engine_plugin/late_feature.py`.
+LATE_FEATURE: Mapping[str, Any] = {"vllm_xargs": {"late": 1}}
 
 
 def kernel_files(live_cache: Path) -> dict[str, tuple[int, int]]:

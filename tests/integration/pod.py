@@ -30,6 +30,10 @@ END_S = 30.0
 
 API_KEY = "integration-key"
 
+#: What the engine may load besides its own code.
+PLUGINS = Path(__file__).parent / "engine_plugin"
+LATE_FEATURE_WORDS = ("--logits-processors", "late_feature:LateFeature")
+
 
 class EngineProcess:
     """`launcher.py -- vllm serve …` as the engine's container would run it."""
@@ -69,13 +73,14 @@ class EngineProcess:
 class Pod:
     """One pod. Daemon and engine are started and ended one by one; the same folders and ports all along."""
 
-    def __init__(self, root: Path, engine_paths: EnginePaths, model: Path) -> None:
+    def __init__(self, root: Path, engine_paths: EnginePaths, model: Path, *serve: str) -> None:
+        """Make the pod's folders below `root`, and choose its ports; `serve` are more words for `vllm serve`."""
         root.mkdir()
         self.workplace = Workplace(root, *free_ports(2))
         self.workplace.make_empty()
         self.key_file = root / "api-key"
         self.key_file.write_text(API_KEY, encoding="ascii")
-        self._paths, self._model = engine_paths, model
+        self._paths, self._model, self._serve = engine_paths, model, serve
         self._daemons = 0
         self.daemon: SidecarProcess | None = None
         self.engine: EngineProcess | None = None
@@ -88,11 +93,15 @@ class Pod:
     @property
     def environment(self) -> dict[str, str]:
         """Give the environment of the engine's container, its API key included."""
-        return {**self.workplace.environment(self._paths, os.environ), "VLLM_API_KEY": API_KEY}
+        return {
+            **self.workplace.environment(self._paths, os.environ),
+            "VLLM_API_KEY": API_KEY,
+            "PYTHONPATH": os.fspath(PLUGINS),
+        }
 
     def serve(self, *more: str) -> list[str]:
         """Give the engine's command, without the launcher."""
-        return [*serve_command(self._paths, self._model, self.workplace.engine_port), *more]
+        return [*serve_command(self._paths, self._model, self.workplace.engine_port), *self._serve, *more]
 
     def start_daemon(
         self, *, command: Sequence[str] = (), prefix: Sequence[str] = (), **settings: object

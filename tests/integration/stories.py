@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.integration.looks import LOG_PROBABILITIES, STRUCTURED, ReadinessWatch, ask_engine, kernel_files
+from tests.integration.looks import (
+    LATE_FEATURE,
+    LOG_PROBABILITIES,
+    STRUCTURED,
+    ReadinessWatch,
+    ask_engine,
+    kernel_files,
+)
 from tests.integration.pod import END_S, PUBLISH_S, READY_S, Pod
 
 Status = dict[str, Any]
@@ -21,7 +28,7 @@ Kernels = dict[str, tuple[int, int]]
 
 PUBLISH_ENDED = ("published", "nothing_new", "read_only", "failed", "disabled", "timed_out")
 
-#: Traffic that leaves something to compile: without log-probabilities, which everybody's first use compiles.
+#: Without log-probabilities, which the output check then is the first to ask for.
 SMALL_PROFILE = """\
 description: Everything but log-probabilities.
 steps:
@@ -72,9 +79,11 @@ class KilledWarming:
 
     watch: ReadinessWatch
     died: Status
+    kernels_at_death: Kernels
     started_again_at: float
     ready_at: float
     ready: Status
+    kernels_at_ready: Kernels
     published: Status
 
 
@@ -154,20 +163,22 @@ def killed_warming(pod: Pod, profile: Path) -> KilledWarming:
         died = daemon.wait_for(
             lambda status: status["phase"] == "awaiting_launcher", END_S, "the end of the engine was seen"
         )
+        at_death = kernel_files(pod.live)
         pod.start_engine()
         again = time.monotonic()
         ready = daemon.wait_until_ready(READY_S)
+        at_ready = kernel_files(pod.live)
         _until(lambda: watch.times_of(200), "the probe answers 200")
     published = daemon.wait_for(publish_ended, PUBLISH_S, "the publish into a store without write permission ended")
-    return KilledWarming(watch, died, again, watch.times_of(200)[0], ready, published)
+    return KilledWarming(watch, died, at_death, again, watch.times_of(200)[0], ready, at_ready, published)
 
 
 def late_kernel(pod: Pod) -> LateKernel:
-    """Let the store be written again, and send the first request with log-probabilities to the ready pod; end it."""
+    """Let the store be written again, and send the first request for the engine's plug-in to the ready pod; end it."""
     assert pod.daemon is not None
     pod.workplace.store.chmod(0o755)
     before = kernel_files(pod.live)
-    ask_engine(pod.workplace.engine_url, "how likely is that", LOG_PROBABILITIES)
+    ask_engine(pod.workplace.engine_url, "softly please", LATE_FEATURE)
     after = kernel_files(pod.live)
     counted = pod.daemon.wait_for(
         lambda status: any(status["warmup"]["kernels_after_ready"].values()), PUBLISH_S, "the late kernel is counted"

@@ -54,6 +54,13 @@ def test_a_wrong_api_key_keeps_the_pod_unready_and_the_probe_names_the_setting(w
     assert (code, "WARMUP_API_KEY_FILE" in sentence) == (503, True), sentence
 
 
+def test_a_wrong_api_key_ends_the_warm_up_as_failed(wrong_key: Pod):
+    daemon = wrong_key.replace_daemon(proven=False)
+    status = daemon.wait_for_phase("suspended", READY_S)
+    warmup = (status["warmup"]["outcome"], "WARMUP_API_KEY_FILE" in status["warmup"]["sentence"])
+    assert warmup == ("failed", True), status["warmup"]
+
+
 def test_a_wrong_api_key_is_healed_by_correcting_the_file(wrong_key: Pod):
     daemon = wrong_key.replace_daemon(proven=False)
     daemon.wait_for_phase("suspended", READY_S)

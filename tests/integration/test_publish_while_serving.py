@@ -17,7 +17,7 @@ def test_the_status_says_that_the_store_takes_no_writes(killed_warming: KilledWa
 
 def test_a_request_whose_kernel_nothing_warmed_compiles_it(late_kernel: LateKernel):
     new = late_kernel.kernels_after.keys() - late_kernel.kernels_before.keys()
-    assert new, "the first log-probabilities compiled nothing; the profile of this test warms them too"
+    assert new, "the request for the plug-in compiled nothing new"
 
 
 def test_a_kernel_compiled_while_serving_is_counted_after_ready(late_kernel: LateKernel):

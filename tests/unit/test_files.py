@@ -14,7 +14,9 @@ from sidecar.errors import FileUnreadable
 def test_a_durable_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("something much longer than what follows")
-    files.write_durably(path, b"short")
+    with open(path) as reader:
+        files.write_durably(path, b"short")
+        assert reader.read() == "something much longer than what follows", "a reader never sees a mixture"
     assert path.read_bytes() == b"short"
     assert os.listdir(tmp_path) == ["a.json"]
 

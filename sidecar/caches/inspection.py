@@ -1,0 +1,190 @@
+"""What lies in a store, for people: keys with their generations, one generation in detail, and whether all is whole.
+
+Nothing is changed here, and nothing of this runs in the daemon.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.caches.fingerprint import KeyScope
+from sidecar.caches.manifest import Manifest, StoredFile
+from sidecar.caches.ownership import SCOPES
+from sidecar.caches.packs import CHUNK, PackReader
+from sidecar.caches.store import DirectoryStore
+from sidecar.errors import NotSo, StoreDamaged, UsageError
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One generation: `state` is candidate, proven (a boot on it became ready), quarantined or damaged.
+
+    `bytes` is what its files take unpacked, `packed` what its archives take in the store.
+    """
+
+    scope: KeyScope
+    key: str
+    name: str
+    state: str
+    files: int
+    bytes: int
+    packed: int
+    created_unix_s: float
+    ready: int
+    died: int
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all fields."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong in a store: where, and a sentence."""
+
+    where: str
+    sentence: str
+
+    def to_json(self) -> dict[str, str]:
+        """Give both fields."""
+        return dict(vars(self))
+
+
+def listed(store: DirectoryStore) -> Iterator[Listed]:
+    """List every generation of a store, newest first under each key. Raises StoreUnavailable."""
+    for scope in SCOPES:
+        for key in store.keys(scope):
+            quarantined, boots = store.quarantined(scope, key), store.boots(scope, key)
+            for name in store.generations(scope, key):
+                yield _one(store, scope, key, name, name in quarantined, boots)
+
+
+def _one(
+    store: DirectoryStore,
+    scope: KeyScope,
+    key: str,
+    name: str,
+    quarantined: bool,
+    boots: Iterable[Mapping[str, Any]],
+) -> Listed:
+    ends = [boot.get("outcome") for boot in boots if boot.get("generation") == name]
+    ready, died = ends.count("ready"), ends.count("died")
+    try:
+        manifest = store.read_manifest(scope, key, name)
+    except StoreDamaged as error:
+        return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, str(error))
+    if manifest is None:
+        reason = "It has no manifest: its publisher died, or is at work."
+        return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, reason)
+    state = "quarantined" if quarantined else "proven" if ready else "candidate"
+    packed = sum(pack.bytes for pack in manifest.packs)
+    files = len(manifest.files)
+    return Listed(scope, key, name, state, files, manifest.bytes, packed, manifest.created_unix_s, ready, died)
+
+
+def find(store: DirectoryStore, wanted: str) -> tuple[KeyScope, str, str]:
+    """Find a generation by the beginning of its key, of its name, or of `key/name`; the newest where a key is named.
+
+    Raises NotSo when there is none, and UsageError when there are several.
+    """
+    found = [
+        (scope, key, name)
+        for scope in SCOPES
+        for key in store.keys(scope)
+        for name in store.generations(scope, key)
+        if f"{key}/{name}".startswith(wanted) or name.startswith(wanted)
+    ]
+    keys = {(scope, key) for scope, key, _ in found}
+    if not found:
+        raise NotSo(f"The store has no generation that begins with {wanted}; `warmup-sidecar store ls` lists them.")
+    if len(keys) > 1 or (len(found) > 1 and not found[0][1].startswith(wanted)):
+        several = ", ".join(f"{key}/{name}" for _, key, name in found[:4])
+        raise UsageError(f"{wanted} is ambiguous ({several}); give the key too, as key/name.")
+    return found[0]
+
+
+def verify(
+    store: DirectoryStore, deep: bool, on_progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> Iterator[Finding]:
+    """Check that manifests parse and that archives are there in the right size; `deep`: every byte of every file.
+
+    `on_progress` is given bytes read and bytes in all. An archive shared by generations is read once.
+    """
+    places: dict[str, dict[StoredFile, str]] = {}
+    sizes: dict[str, int] = {}
+    for scope in SCOPES:
+        for key in store.keys(scope):
+            for name in store.generations(scope, key):
+                where = f"{scope}/{key}/{name}"
+                try:
+                    manifest = store.read_manifest(scope, key, name)
+                except StoreDamaged as error:
+                    yield Finding(where, str(error))
+                    continue
+                if manifest is not None:
+                    yield from _archives(store, manifest, where)
+                    _gather(manifest, where, places, sizes)
+    if deep:
+        yield from _deep(store, places, sizes, on_progress)
+
+
+def _archives(store: DirectoryStore, manifest: Manifest, where: str) -> Iterator[Finding]:
+    for pack in manifest.packs:
+        found = store.pack_bytes(pack.digest)
+        if found is None:
+            yield Finding(where, f"Its archive {pack.digest[:12]} is missing; restores leave those families empty.")
+        elif found != pack.bytes:
+            yield Finding(where, f"Its archive {pack.digest[:12]} has {found} bytes instead of {pack.bytes}.")
+
+
+def _gather(manifest: Manifest, where: str, places: dict[str, dict[StoredFile, str]], sizes: dict[str, int]) -> None:
+    for pack in manifest.packs:
+        sizes[pack.digest] = pack.bytes
+    for file in manifest.files:
+        if file.pack:
+            places.setdefault(file.pack, {}).setdefault(file, where)
+
+
+def _deep(
+    store: DirectoryStore,
+    places: Mapping[str, Mapping[StoredFile, str]],
+    sizes: Mapping[str, int],
+    on_progress: Callable[[int, int], None],
+) -> Iterator[Finding]:
+    total, done = sum(sizes.values()), 0
+    for digest, files in places.items():
+        if store.pack_bytes(digest) is None:
+            continue
+        if _digest_of(store, digest) != digest:
+            yield Finding(f"packs/{digest}", "Its bytes are not what its name says.")
+        yield from _files(store, digest, files)
+        done += sizes[digest]
+        on_progress(done, total)
+
+
+def _digest_of(store: DirectoryStore, digest: str) -> str:
+    found = hashlib.sha256()
+    with closing(store.open_pack(digest)) as stream:
+        while data := stream.read(CHUNK):
+            found.update(data)
+    return found.hexdigest()
+
+
+def _files(store: DirectoryStore, digest: str, files: Mapping[StoredFile, str]) -> Iterator[Finding]:
+    with closing(store.open_pack(digest)) as stream:
+        reader = PackReader(stream)
+        for file in sorted(files, key=lambda each: each.offset):
+            found = hashlib.sha256()
+            try:
+                for piece in reader.pieces(file.offset, file.size):
+                    found.update(piece)
+            except StoreDamaged as error:
+                yield Finding(files[file], f"{file.family}/{file.path} and what follows can't be read: {error}")
+                return
+            if found.hexdigest() != file.sha256:
+                yield Finding(files[file], f"{file.family}/{file.path} is not what was published.")

@@ -1,0 +1,143 @@
+"""`store`: what it lists, finds damaged, explains and keeps from being used, on a store that a real publish made."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.caches.messages import PublishRequest
+from sidecar.caches.publish import PublishTools, publish
+from sidecar.commands.store import command
+
+FACTS: dict[str, Any] = {
+    "format": 1,
+    "argv": ["vllm", "serve", "/models/a", "--max-num-seqs", "8"],
+    "environment": {},
+    "packages": {"vllm": {"version": "0.32.0", "record": "abc"}},
+}
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    return tmp_path / "live"
+
+
+@pytest.fixture
+def store(tmp_path: Path, live: Path) -> Path:
+    for number in range(3):
+        folder = live / "deep_gemm" / "cache" / f"kernel.gemm.{number:08x}"
+        folder.mkdir(parents=True)
+        (folder / "kernel.cu").write_text("// source")
+        (folder / "kernel.cubin").write_bytes(bytes([number]) * 5000)
+    (tmp_path / "store").mkdir()
+    request = PublishRequest(store=str(tmp_path / "store"), live_cache=str(live), facts=FACTS, attempt="a", settle_s=0)
+    tools = PublishTools(clock=time.monotonic, now=lambda: time.time() + 60, sleep=time.sleep)
+    assert publish(request, tools).outcome == "published"
+    return tmp_path / "store"
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command, words, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value or 0), result.stdout
+
+
+def listed(store: Path) -> dict[str, Any]:
+    [only] = json.loads(run("ls", "--json", "--store", str(store))[1])
+    assert isinstance(only, dict)
+    return only
+
+
+def test_ls_shows_a_generation_that_nobody_booted_yet_as_a_candidate(store: Path) -> None:
+    found = listed(store)
+    assert (found["scope"], found["state"], found["files"], found["bytes"]) == ("toolchain", "candidate", 6, 15027)
+
+
+def test_show_finds_a_generation_by_the_beginning_of_its_key(store: Path) -> None:
+    code, said = run("show", listed(store)["key"][:6], "--store", str(store))
+    assert code == 0
+    assert "deep_gemm" in said
+
+
+def test_a_generation_that_is_not_there_is_told_with_what_to_do(store: Path) -> None:
+    with pytest.raises(Exception, match="store ls"):
+        run("show", "ffff", "--store", str(store))
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_verify_passes_on_a_whole_store(store: Path, deep: bool) -> None:
+    words = ["verify", "--json", "--store", str(store), *(["--deep"] if deep else [])]
+    assert run(*words) == (0, "[]\n")
+
+
+def test_verify_finds_an_archive_that_was_cut(store: Path) -> None:
+    [pack] = (store / "v1" / "packs").iterdir()
+    pack.write_bytes(pack.read_bytes()[:-10])
+    code, said = run("verify", "--json", "--store", str(store))
+    assert code == 3
+    assert "bytes instead of" in json.loads(said)[0]["sentence"]
+
+
+def test_only_a_deep_verify_finds_a_flipped_bit(store: Path) -> None:
+    [pack] = (store / "v1" / "packs").iterdir()
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.write_bytes(bytes(data))
+    assert run("verify", "--json", "--store", str(store))[0] == 0
+    assert run("verify", "--deep", "--json", "--store", str(store))[0] == 3
+
+
+def test_verify_finds_a_missing_archive_and_a_manifest_of_garbage(store: Path) -> None:
+    [pack] = (store / "v1" / "packs").iterdir()
+    pack.unlink()
+    assert "is missing" in json.loads(run("verify", "--json", "--store", str(store))[1])[0]["sentence"]
+    [manifest] = store.glob("v1/toolchain/*/generations/*/manifest.json")
+    manifest.write_text("{")
+    assert listed(store)["state"] == "damaged"
+
+
+def test_a_quarantine_is_shown_and_can_be_taken_back(store: Path) -> None:
+    name = listed(store)["name"]
+    assert run("quarantine", name, "--reason", "wrong output", "--store", str(store))[0] == 0
+    assert listed(store)["state"] == "quarantined"
+    assert run("unquarantine", name, "--store", str(store))[0] == 0
+    assert listed(store)["state"] == "candidate"
+    assert run("unquarantine", name, "--store", str(store))[0] == 3
+
+
+def explain(tmp_path: Path, live: Path, store: Path, facts: dict[str, Any], monkeypatch: Any) -> tuple[int, Any]:
+    file = tmp_path / "facts.json"
+    file.write_text(json.dumps(facts))
+    monkeypatch.setenv("WARMUP_LIVE_CACHE", str(live))
+    code, said = run("explain", "--json", "--facts", str(file), "--store", str(store))
+    return code, json.loads(said)
+
+
+def test_explain_names_the_fact_that_made_it_a_miss(
+    tmp_path: Path, live: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {**FACTS, "packages": {"vllm": {"version": "0.33.0", "record": "def"}}}
+    code, found = explain(tmp_path, live, store, other, monkeypatch)
+    assert code == 3
+    [difference] = found["toolchain"]["differs"]
+    assert (difference["fact"], found["toolchain"]["hit"]) == ("packages.vllm", False)
+
+
+def test_another_model_on_the_same_image_hits_the_toolchain_scope(
+    tmp_path: Path, live: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {**FACTS, "argv": ["vllm", "serve", "/models/b"]}
+    _, found = explain(tmp_path, live, store, other, monkeypatch)
+    assert found["toolchain"]["hit"] is True
+
+
+def test_no_store_at_all_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WARMUP_STORE", raising=False)
+    with pytest.raises(Exception, match="give --store"):
+        run("ls")
