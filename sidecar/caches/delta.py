@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches import validity
-from sidecar.caches.families import BY_NAME
+from sidecar.caches.families import BY_NAME, is_restless
 from sidecar.caches.manifest import Manifest, StoredFile
 from sidecar.caches.scan import Entry, Tree
 from sidecar.caches.snapshot import Snapshot
@@ -92,6 +92,8 @@ class _Choice:
 
     def _same(self, path: str) -> bool:
         ours, theirs = self.tree[path], self.stored[path]
+        if is_restless(BY_NAME[self.family], path):
+            return True
         if ours.link or theirs.link:
             return ours.link == theirs.link
         if ours.size != theirs.size:

@@ -36,7 +36,8 @@ class Family:
 
     `directory` is relative to the live cache; `variables` maps an engine variable to a template in which `{live}` is
     the live cache. `unit` is a pattern whose groups name the kernel entry a file belongs to: such entries are kept,
-    dropped and replaced whole. A family without it is kept or left empty as a whole.
+    dropped and replaced whole. A family without it is kept or left empty as a whole. `restless` files are rewritten at
+    each start with nothing in them that matters, such as timings; a change in them alone is no reason to publish.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Family:
     kernels: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     leave_out_multi_rank: tuple[str, ...] = ()
+    restless: tuple[str, ...] = ()
     unit: str | None = None
     validity: Validity = "none"
 
@@ -60,6 +62,8 @@ FAMILIES: tuple[Family, ...] = (
         default_path="$TMPDIR/torchinductor_$USER",
         variables={"TORCHINDUCTOR_CACHE_DIR": "{live}/inductor"},
         kernels=("**/*.so", "**/*.cubin"),
+        # Holds time_taken_ms: on an H200, 8 of 16 were rewritten by a start that was restored and compiled nothing.
+        restless=("**/*.best_config",),
         note="Wrappers, graphs and CPU kernels of torch.compile. vLLM's AOT mode puts them under vllm_compile instead "
         "(compilation/decorators.py:583-590). Host code is built for this CPU, so every fact must agree.",
     ),
@@ -314,6 +318,11 @@ def is_left_out(family: Family, relpath: str, world_size: int = 1) -> bool:
     if _matches(NEVER_STORED, relpath) or _matches(family.leave_out, relpath):
         return True
     return world_size > 1 and _matches(family.leave_out_multi_rank, relpath)
+
+
+def is_restless(family: Family, relpath: str) -> bool:
+    """Say whether a change of this file says nothing."""
+    return _matches(family.restless, relpath)
 
 
 def unit_of(family: Family, relpath: str) -> str | None:

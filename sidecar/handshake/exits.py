@@ -87,9 +87,12 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 _DEATH = re.compile(
-    r"EngineDeadError|Engine ?core .*(failed|died)|(^|\s)[\w.]*(Error|Exception)\b:|Traceback \(most recent",
+    r"EngineDeadError|Engine ?core (?!pid=).*(failed|died)|(^|\s)[\w.]*(Error|Exception)\b:|Traceback \(most recent",
     re.IGNORECASE,
 )
+#: How vLLM begins a line below the level of an error. Without a network FlashInfer warns of "Max retries exceeded" at
+#: each start and goes on; what an engine only warns of did not end it.
+_MILD = re.compile(r"(\([^)]*\)\s*)?(DEBUG|INFO|WARNING)\b")
 _SAME_AS_KILLED = 128 + signal.SIGKILL
 
 
@@ -123,11 +126,12 @@ def _cause(exited: Exited, terminating: bool, lines: Sequence[str]) -> tuple[str
         return "terminated", ""
     if exited.code in (126, 127):
         return "not_found", lines[-1] if lines else ""
-    death = next((line for line in reversed(lines) if _DEATH.search(line)), "")
+    grave = [line for line in lines if not _MILD.match(line)]
+    death = next((line for line in reversed(grave) if _DEATH.search(line)), "")
     if exited.code == 0 and not death:
         return "clean", ""
     for cause, signs in _SIGNS:
-        for line in lines:
+        for line in grave:
             if signs.search(line):
                 return cause, line
     if exited.signal == signal.SIGKILL or exited.code == _SAME_AS_KILLED:

@@ -22,11 +22,12 @@ LAST_OUTPUT_S = 10.0
 #: A pipe without an end and without anything in it for this long belongs to a process that nobody can kill.
 QUIET_S = 0.3
 POLL_S = 0.03
-#: vLLM's JIT monitor (vllm/utils/jit_monitor.py: Triton, CuTe DSL, TileLang, autotuning).
+#: vLLM's JIT monitor (vllm/utils/jit_monitor.py: Triton, CuTe DSL, TileLang, autotuning), which also says once what it
+#: "will" do. Each line of an engine core begins with `(EngineCore pid=…)`: that alone is no sign.
 LINES = {
-    "jit": re.compile(r"(compil\w*|autotun\w*) during inference", re.IGNORECASE),
+    "jit": re.compile(r"(compil\w*|autotun\w*) during inference(?! will)", re.IGNORECASE),
     "fatal": re.compile(
-        r"(^|\s)[\w.]*(Error|Exception)\b:|EngineDeadError|Engine ?core .*(failed|died)|CUDA out of memory"
+        r"(^|\s)[\w.]*(Error|Exception)\b:|EngineDeadError|Engine ?core (?!pid=).*(failed|died)|CUDA out of memory"
         r"|CUDA error|no kernel image|error: (unrecognized|argument|the following arguments)|core dumped"
         r"|Segmentation fault|illegal memory access|Address already in use|No space left on device",
         re.IGNORECASE,

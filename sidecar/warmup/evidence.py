@@ -37,7 +37,16 @@ class Evidence:
     @property
     def compiled(self) -> int:
         """Count the kernels; where log lines tell of more than files do, those."""
-        return max(sum(self.kernels.values()), self.jit_lines)
+        kernels = sum(self.kernels.values())
+        return kernels if self.loaded else max(kernels, self.jit_lines)
+
+    @property
+    def loaded(self) -> bool:
+        """Say whether the engine logged a compilation, and the live cache shows that nothing was compiled for it.
+
+        vLLM 0.25's monitor logs the same line when Triton only loads a kernel from disk: the first use in a process.
+        """
+        return self.jit_lines > 0 and not (self.kernels or self.empty or self.blind)
 
     def __bool__(self) -> bool:
         return self.compiled > 0

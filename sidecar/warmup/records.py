@@ -21,7 +21,10 @@ BurstState = Literal["open", "done", "unsupported", "failed", "killer", "skipped
 
 @dataclass
 class BurstRecord:
-    """The books of one burst. Times are the slowest time to first token of a pass, in seconds."""
+    """The books of one burst. Times are the slowest time to first token of a pass, in seconds.
+
+    `loaded`: in its last pass a kernel was loaded from disk, so that pass says nothing of the next one.
+    """
 
     burst: Burst
     state: BurstState = "open"
@@ -29,6 +32,7 @@ class BurstRecord:
     best_s: float | None = None
     last_s: float | None = None
     detail: str = ""
+    loaded: bool = False
 
     @property
     def open(self) -> bool:
@@ -47,6 +51,8 @@ class BurstRecord:
 
     def flat(self, converge: Converge) -> bool:
         """Say whether the last pass was as fast as the best one, within the tolerance or the noise floor."""
+        if self.loaded:
+            return False
         if self.last_s is None or self.best_s is None:
             return True
         return self.last_s <= max(self.best_s * converge.tolerance, self.best_s + converge.floor_s)

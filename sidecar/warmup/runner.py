@@ -169,6 +169,8 @@ class WarmupRunner:
         self._count(attempt)
         if attempt.verdict == "done":
             each.passed(attempt.sent)
+            # What was loaded just now is sent again before the round counts as clean; a whole round need not be.
+            each.loaded = evidence.loaded
             each.detail = attempt.detail
         else:
             self._went_wrong(record, each, attempt)
@@ -217,8 +219,8 @@ class WarmupRunner:
                     self._end_broken()
             elif attempt.verdict != "done":
                 self._stop(attempt, name)
-            compiled = self._seen(await self._evidence.collect(), name)
-            self._draws = 0 if compiled else self._draws + 1
+            evidence = await self._evidence.collect()
+            self._draws = 0 if self._seen(evidence, name) or evidence.loaded else self._draws + 1
             self._progress(f"random draws: {self._draws} of {wanted} in a row compiled nothing")
 
     def _below_killers(self) -> DrawLimits:

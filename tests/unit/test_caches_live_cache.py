@@ -32,11 +32,11 @@ def test_new_directories_are_shared_with_the_group(tmp_path: Path) -> None:
 
 
 MOUNTS = """\
-22 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:40 / /mnt/store rw - nfs4 server:/export rw
 24 22 0:41 / /mnt/with\\040space rw - fuse.gcsfuse bucket rw
 25 22 0:42 / /run/layers rw - fuse.fuse-overlayfs overlay rw
 26 23 253:1 / /mnt/store/local rw - xfs /dev/vdb rw
+22 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 garbage
 """
 

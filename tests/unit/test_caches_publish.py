@@ -303,3 +303,15 @@ def test_a_file_name_that_is_not_text_travels(pod: Pod) -> None:
     fake.put(pod.live / "vllm/torch_compile_cache" / name, b"data")
     pod.publish()
     assert f"vllm_compile/{name}" in pod.newest("exact")
+
+
+def test_timings_that_a_start_rewrites_are_no_reason_for_a_generation(pod: Pod) -> None:
+    timing = pod.live / "inductor" / "ab" / "kernel.best_config"
+    timing.parent.mkdir(parents=True)
+    timing.write_text('{"XBLOCK": 128, "time_taken_ms": 12}')
+    (timing.parent / "wrapper.py").write_text("# graph")
+    assert pod.publish(now=lambda: time.time() + 60).outcome == "published"
+    timing.write_text('{"XBLOCK": 128, "time_taken_ms": 17}')
+    assert pod.publish(now=lambda: time.time() + 60).outcome == "nothing_new"
+    (timing.parent / "late.py").write_text("# graph")
+    assert pod.publish(now=lambda: time.time() + 60).outcome == "published"

@@ -160,6 +160,12 @@ async def test_wait_for_startup_asks_the_startup_probe(control_dir):
     assert "The engine may start." in ended.err
 
 
+async def test_wait_does_not_repeat_a_sentence_that_stays(control_dir):
+    async with daemon(control_dir) as one:
+        ended = await sidecar("wait", "--url", one.url, "--timeout", "1.6")
+    assert ended.out.count("The sidecar is starting.") == 1
+
+
 async def test_wait_gives_up_after_its_timeout_with_the_last_sentence(control_dir):
     async with daemon(control_dir) as one:
         ended = await sidecar("wait", "--url", one.url, "--timeout", "0.6", "--quiet")

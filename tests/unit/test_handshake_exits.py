@@ -72,6 +72,14 @@ def test_the_root_cause_above_the_last_lines_is_found():
     assert "CUDA out of memory" in found.sentence
 
 
+@pytest.mark.parametrize(("code", "number", "cause"), [(0, None, "clean"), (None, 9, "killed"), (None, 11, "crash"),
+                                                       (1, None, "crash")])
+def test_a_warning_of_an_engine_without_a_network_is_no_cause(code: int | None, number: int | None, cause: str):
+    warning = ("(EngineCore pid=1299) WARNING 11-29 18:54:57 [flashinfer.py:369] Failed to connect to NVIDIA artifactory: "
+               "HTTPSConnectionPool(host='edge.urm.nvidia.com', port=443): Max retries exceeded with url: /artifactory/")
+    assert classify_exit(Exited(code, number, 1, False, ("bye",)), fatal_lines=(warning,)).cause == cause
+
+
 def test_an_engine_that_never_ran_and_an_endless_line_make_a_sentence():
     assert "it never ran" in classify_exit(Exited(None, None, 0, False, ())).sentence
     sentence = classify_exit(Exited(1, None, 0, False, ("ValueError: " + "x" * 5000,))).sentence

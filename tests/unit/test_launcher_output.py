@@ -92,6 +92,10 @@ def test_lines_of_interest_are_kept_with_their_kind(stage: Stage):
         "(Worker_TP0 pid=1) WARNING [jit_monitor.py:9] CuteDSL kernel JIT compilation during inference: f": "jit",
         "TileLang JIT compilation during inference: mhc_pre_big_fuse": "jit",
         "Triton autotuning during inference: k": "jit",
+        "(EngineCore pid=9) INFO [jit_monitor.py:73] Kernel JIT monitor activated; monitored JIT compilations during "
+        "inference will use mode=warn.": "hint",
+        "(EngineCore pid=9) WARNING [flashinfer.py:369] Failed to connect to NVIDIA artifactory: Max retries": "",
+        "(EngineCore pid=9) ERROR [core.py:1] EngineCore failed to start.": "fatal",
         "INFO 11-29 [startup.py:96] non-default args: {'model': 'm'}": "hint",
         "INFO [cuda.py:509] Using FLASHINFER attention backend out of potential backends: [...]": "hint",
         "INFO [kv_cache_utils.py:1149] GPU KV cache size: 100,000 tokens": "hint",

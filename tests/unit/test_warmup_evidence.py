@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,9 @@ async def test_files_that_are_no_kernels_are_no_evidence(live):
     assert found.files == {"triton": 1}
 
 
-async def test_log_lines_about_compiling_are_evidence_without_files(live):
+async def test_log_lines_about_compiling_are_evidence_where_no_file_can_be_seen(live):
     lines: list[str] = []
+    shutil.rmtree(live)
     watcher = _watcher(live, lines)
     lines.append("before the baseline")
     await watcher.baseline()
@@ -82,6 +84,16 @@ async def test_log_lines_about_compiling_are_evidence_without_files(live):
     found = await watcher.collect()
     assert (found.compiled, found.kernels) == (2, {})
     assert not await watcher.collect()
+
+
+async def test_a_line_without_a_file_beside_files_that_can_be_seen_is_a_kernel_loaded_from_disk(live):
+    lines: list[str] = []
+    _put(live, "triton/K/k.cubin")
+    watcher = _watcher(live, lines)
+    await watcher.baseline()
+    lines.append("Triton kernel JIT compilation during inference: a")
+    found = await watcher.collect()
+    assert (found.compiled, found.loaded) == (0, True)
 
 
 async def test_a_line_and_a_file_of_one_kernel_count_once(live):
