@@ -29,6 +29,10 @@ NEVER_STORED = (
     "**/flashinfer_jit.log",
 )
 
+# Inductor's autotuning results hold time_taken_ms: on an H200, 8 of 16 were rewritten by a restored start that
+# compiled nothing. In AOT mode they lie in vLLM's directory.
+TIMINGS = ("**/*.best_config",)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -62,8 +66,7 @@ FAMILIES: tuple[Family, ...] = (
         default_path="$TMPDIR/torchinductor_$USER",
         variables={"TORCHINDUCTOR_CACHE_DIR": "{live}/inductor"},
         kernels=("**/*.so", "**/*.cubin"),
-        # Holds time_taken_ms: on an H200, 8 of 16 were rewritten by a start that was restored and compiled nothing.
-        restless=("**/*.best_config",),
+        restless=TIMINGS,
         note="Wrappers, graphs and CPU kernels of torch.compile. vLLM's AOT mode puts them under vllm_compile instead "
         "(compilation/decorators.py:583-590). Host code is built for this CPU, so every fact must agree.",
     ),
@@ -74,6 +77,7 @@ FAMILIES: tuple[Family, ...] = (
         default_path="$VLLM_CACHE_ROOT/torch_compile_cache",
         variables={"VLLM_CACHE_ROOT": "{live}/vllm"},
         kernels=("**/*.so", "**/*.cubin", "torch_aot_compile/*/rank_*/model"),
+        restless=TIMINGS,
         note="AOT artifacts and the compile backend's directory (compilation/decorators.py:574-594, backends.py:1086). "
         "vLLM's own key leaves out facts that matter, so every fact must agree.",
     ),

@@ -73,7 +73,9 @@ def test_an_unknown_flag_is_told_and_left_out(pod: Pod):
     ],
     ids=["wrong field", "not YAML", "missing"],
 )
-def test_a_profile_that_can_t_be_used_is_told_and_another_is_taken(pod: Pod, profile: str | None, words: tuple[str, ...]):
+def test_a_profile_that_can_t_be_used_is_told_and_another_is_taken(
+    pod: Pod, profile: str | None, words: tuple[str, ...]
+):
     pod.profile.unlink() if profile is None else pod.profile.write_text(profile)
     daemon = ready_although(pod, "WARMUP_PROFILE", *words)
     assert daemon.status()["warmup"]["profile"] == "cpu"
