@@ -81,7 +81,9 @@ def take_live_cache(pod: Pod) -> None:
     try:
         pod.live_cache_lock = live_cache.lock_live_cache(path)
     except LiveCacheUnusable as error:
-        pod.degrade(f"{error} Until then the engine uses its own cache directories and nothing is restored.")
+        pod.degrade(
+            f"{error} The engine uses its own cache directories and nothing is restored; restart the sidecar when it is mended."
+        )
         return
     pod.live_cache = str(path)
     if network := live_cache.network_filesystem(path):
