@@ -6,13 +6,15 @@ What a change means is decided by the state machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
 from sidecar import lifecycle
 from sidecar.engines.log_lines import hints_from_line
 from sidecar.engines.watcher import Observation
+from sidecar.gpu.sm import from_product
 from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
 from sidecar.lifecycle import Event
 from sidecar.supervisor import restoring
@@ -28,6 +30,18 @@ AWAITED_LOOK_S = 0.1
 _RESTART_CAUSE = {"killed": "killed", "out_of_memory": "out_of_memory", "restart": "asked", "terminated": "asked"}
 
 Post = Callable[[Event], None]
+
+
+def with_sm(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the SM version to each GPU that the launcher named, so that products of one SM version share kernels.
+
+    By name and not by NVML: a key must not depend on whether NVML answers in the sidecar's container.
+    """
+    gpus = facts.get("gpus")
+    if not isinstance(gpus, list):
+        return facts
+    named = [{**gpu, "sm": from_product(str(gpu.get("name")))} if isinstance(gpu, dict) else gpu for gpu in gpus]
+    return {**facts, "gpus": named}
 
 
 class EngineObserver:
@@ -104,7 +118,7 @@ class AttemptObserver:
         if current.attempt != self._attempt:
             self._begin(current)
         if current.facts is not None:
-            self._pod.facts = {**current.facts, **self._pod.base_facts}
+            self._pod.facts = {**with_sm(current.facts), **self._pod.base_facts}
         self._read_lines()
         if current.waiting and self._once("opened"):
             self._post(lifecycle.AttemptOpened(current.attempt))

@@ -18,8 +18,6 @@ from sidecar.handshake import CommitEntry, Decision
 from sidecar.lifecycle import Mode
 from sidecar.supervisor.pod import Pod
 
-#: Outcomes after which nothing of an earlier start may stay in the live cache: nobody knows whose it is.
-_UNKNOWN_CONTENT = ("failed", "timed_out")
 #: The worker is killed at its deadline; this much more is for killing it and for the handshake.
 GRACE_S = 5.0
 _LATE = "The launcher did not wait any longer and started the engine cold."
@@ -110,12 +108,8 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
 def _decide(pod: Pod, command: lifecycle.Restore, result: RestoreResult) -> bool:
     if pod.control is None:
         return False
-    clear = list(result.clear)
-    if pod.live_cache and (result.outcome in _UNKNOWN_CONTENT or command.plan == "cold"):
-        staged = {entry.live for entry in result.commit}
-        clear += [path for path in families.directories(pod.live_cache) if path not in staged and path not in clear]
     entries = tuple(CommitEntry(entry.family, entry.staged, entry.live) for entry in result.commit)
-    decision = Decision(restore=result.outcome, commit=entries, clear=tuple(clear))
+    decision = Decision(restore=result.outcome, commit=entries, clear=result.clear)
     try:
         return pod.control.decide(command.attempt, decision)
     except HandshakeError as error:
@@ -125,7 +119,7 @@ def _decide(pod: Pod, command: lifecycle.Restore, result: RestoreResult) -> bool
 
 async def _commit_here(pod: Pod, result: RestoreResult) -> RestoreResult:
     """Swap staged families in without a launcher, unless an engine answers by now."""
-    if not result.commit:
+    if not (result.commit or result.clear):
         return result
     health = await pod.engine.health()
     if health.state != "refused":

@@ -32,10 +32,14 @@ def ask(port: int, path: str) -> int:
 
 @dataclass(frozen=True)
 class Sample:
-    """One probe: the wall-clock second at which it was due, and how long it took, in seconds."""
+    """One probe: the wall-clock second at which it was due, how long it took, how late the bench woke up for it.
+
+    The last two in seconds. A bench that wakes up late says that the machine is busy, whoever is to blame for that.
+    """
 
     at: float
     seconds: float
+    late: float
 
 
 class Prober:
@@ -63,22 +67,22 @@ class Prober:
     def _run(self) -> None:
         due, number = time.monotonic(), 0
         while not self._end.is_set():
-            now = time.monotonic()
+            now, late = time.monotonic(), 0.0
             if now < due:
                 self._end.wait(due - now)
                 # Waking up late is the bench's own fault and is not charged to the daemon.
-                due = time.monotonic()
+                late, due = time.monotonic() - due, time.monotonic()
             wall = time.time() - (time.monotonic() - due)
             code = ask(self._port, self._paths[number % len(self._paths)])
             if code:
-                self.samples.append(Sample(wall, time.monotonic() - due))
+                self.samples.append(Sample(wall, time.monotonic() - due, late))
             else:
                 self.unanswered += 1
             due, number = due + self._interval, number + 1
 
-    def within(self, begin: float, end: float) -> list[float]:
-        """Give the seconds of the probes that were due between two wall-clock seconds."""
-        return [sample.seconds for sample in self.samples if begin <= sample.at <= end]
+    def within(self, begin: float, end: float) -> list[Sample]:
+        """Give the probes that were due between two wall-clock seconds."""
+        return [sample for sample in self.samples if begin <= sample.at <= end]
 
 
 def quantile(values: Sequence[float], share: float) -> float:

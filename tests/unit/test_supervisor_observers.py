@@ -14,6 +14,7 @@ import pytest
 
 from sidecar import lifecycle as lc
 from sidecar.caches.client import CacheClient
+from sidecar.caches.fingerprint import fingerprint
 from sidecar.config import Settings
 from sidecar.engines.protocol import EngineStats
 from sidecar.engines.watcher import Observation
@@ -21,15 +22,24 @@ from sidecar.handshake import ControlDirectory, LauncherSettings
 from sidecar.lifecycle import Mode
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor.observers import AttemptObserver, EngineObserver
+from sidecar.supervisor.observers import AttemptObserver, EngineObserver, with_sm
 from sidecar.supervisor.pod import Pod
 
 
 def make_pod(now: list[float]) -> Pod:
     board = Board(lambda: now[0], lambda: now[0], "0", "launcher")
-    return Pod(settings=Settings(), mode=Mode.LAUNCHER, boot="boot", host_boot="host", engine=None,
-               caches=CacheClient(lambda: now[0]), board=board, metrics=Metrics("0", "launcher"), clock=lambda: now[0],
-               rng=random.Random(1))
+    return Pod(
+        settings=Settings(),
+        mode=Mode.LAUNCHER,
+        boot="boot",
+        host_boot="host",
+        engine=None,
+        caches=CacheClient(lambda: now[0]),
+        board=board,
+        metrics=Metrics("0", "launcher"),
+        clock=lambda: now[0],
+        rng=random.Random(1),
+    )
 
 
 class Launcher:
@@ -51,8 +61,10 @@ class Launcher:
         self.write("started.json", {"pid": 7, "by": by, "committed": [], "failed": {}, "engine_argv": ["vllm"]})
 
     def exit(self, code: int | None = 1, lines: tuple[str, ...] = (), restarting: bool = False) -> None:
-        self.write("exited.json", {"code": code, "signal": None, "seconds": 3.0, "restarting": restarting,
-                                   "last_lines": list(lines)})
+        self.write(
+            "exited.json",
+            {"code": code, "signal": None, "seconds": 3.0, "restarting": restarting, "last_lines": list(lines)},
+        )
         self.die()
 
     def die(self) -> None:
@@ -238,3 +250,14 @@ def test_a_limit_that_only_the_engines_log_tells_is_a_hint_with_its_source(scene
     scene.look()
     hint = scene.pod.line_hints["max_num_batched_tokens"]
     assert (hint.value, hint.source) == (8192, "the engine's log")
+
+
+def test_products_of_one_sm_version_have_one_toolchain_key_and_keep_their_own_exact_one() -> None:
+    def keys(product: str) -> tuple[str, str]:
+        known = fingerprint(with_sm({"gpus": [{"index": 0, "name": product}]}), "/live")
+        return known.toolchain_key, known.exact_key
+
+    (hopper, hopper_exact), (other, other_exact) = keys("NVIDIA H100 80GB HBM3"), keys("NVIDIA H200")
+    assert hopper == other
+    assert hopper_exact != other_exact
+    assert keys("NVIDIA A100-SXM4-80GB")[0] != hopper
