@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ FILE_VARIABLE = "WARMUP_CONFIG"
 FOREIGN = frozenset({FILE_VARIABLE, "WARMUP_DEMO_PIP_ARGS", "WARMUP_TEST_SCREENSHOTS", "WARMUP_ATTEMPT"})
 #: What a launcher without a sidecar goes by, such as WARMUP_LAUNCHER_WAIT_S; in child mode both see one environment.
 LAUNCHER_PREFIX = "WARMUP_LAUNCHER_"
+TRUSTED_KEYS_VARIABLE = "WARMUP_TRUSTED_KEYS_FILE"
+#: What counts instead of a value that can't be used, where the default would do what nobody asked for.
+CAREFUL = {"store_mode": "read-only"}
 
 GoldenPolicy = Literal["retry-cold", "hold", "serve"]
 
@@ -147,6 +151,30 @@ class Settings(pydantic.BaseModel):
             raise ValueError("name at least one of " + ", ".join(get_args(GoldenPolicy)))
         return ",".join(words)
 
+    @pydantic.field_validator("engine", "store_mode", "on_unwarmed", "log_format", "log_level", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @pydantic.field_validator("engine_url")
+    @classmethod
+    def _plain_address(cls, value: str) -> str:
+        found = urllib.parse.urlsplit(value)
+        if found.username or found.password:
+            raise ValueError("must not hold a user or password: it is shown on the status page")
+        try:
+            _ = found.port
+        except ValueError:
+            raise ValueError("the port must be a number up to 65535") from None
+        return value
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _no_nul(cls, value: object) -> object:
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise ValueError("holds a NUL character")
+        return value
+
     @pydantic.field_validator("live_cache", "control_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -230,10 +258,13 @@ def load(environment: Mapping[str, str], flags: Mapping[str, str] | None = None)
             problem = _check_one(field, raw, source)
             if problem is None:
                 values[field], sources[field] = raw, source
-            else:
-                problems.append(problem)
+                continue
+            problems.append(problem)
+            if field in CAREFUL:
+                values[field], sources[field] = CAREFUL[field], f"{source}, not usable"
     settings = Settings.model_validate(values)
-    if settings.store and environment.get("WARMUP_TRUSTED_KEYS_FILE"):
+    asked = any("trusted_keys_file" in layer for _, layer in layers) or bool(environment.get(TRUSTED_KEYS_VARIABLE))
+    if settings.store and asked:
         settings = settings.model_copy(update={"store": ""})
     return Loaded(settings, tuple(problems), sources)
 
@@ -248,10 +279,17 @@ def _check_one(field: str, raw: Any, source: str) -> Problem | None:
         shown = variable(field) if source == "environment" else field
         return Problem(
             source,
-            f"{shown}={raw!r} is not usable: {first['msg'].removeprefix('Value error, ')}. "
-            f"Default used instead: {_default(field)!r}.",
+            f"{shown}{_shown(field, raw)} is not usable: {first['msg'].removeprefix('Value error, ')}. "
+            f"Default used instead: {_default(field)!r}."
+            if field not in CAREFUL
+            else f"{shown}{_shown(field, raw)} is not usable; {CAREFUL[field]!r} is used, which can do no harm.",
         )
     return None
+
+
+def _shown(field: str, raw: Any) -> str:
+    """Show a value that can't be used, unless it may hold a password."""
+    return "" if field == "engine_url" else f"={raw!r:.100}"
 
 
 def _default(field: str) -> str:
@@ -296,7 +334,7 @@ def _from_file(path: str, problems: list[Problem]) -> list[tuple[str, dict[str, 
     except (OSError, UnicodeDecodeError) as error:
         problems.append(Problem(path, f"can't be read ({error}); {FILE_VARIABLE} must name a readable YAML file."))
         return []
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problems.append(Problem(path, f"is not valid YAML: {' '.join(str(error).split())}."))
         return []
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

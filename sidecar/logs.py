@@ -5,13 +5,32 @@ No log line is written here; callers ask `structlog.get_logger()` for a logger.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 import structlog
 
 LogFormat = Literal["json", "text"]
+
+
+class UnfailingStream:
+    """Standard error that drops what can't be written: a full disk or a reader that went away must not end a daemon."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def configure(log_format: LogFormat, level: str) -> None:
@@ -19,6 +38,7 @@ def configure(log_format: LogFormat, level: str) -> None:
 
     Standard error, so that a command's standard output stays machine-readable. `level` is a name of `logging`.
     """
+    stream = UnfailingStream(sys.stderr)
     number = logging.getLevelNamesMapping()[level.upper()]
     renderer: structlog.typing.Processor
     if log_format == "json":
@@ -34,9 +54,9 @@ def configure(log_format: LogFormat, level: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, stream)),
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(
-        level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(message)s", force=True
+        level=max(number, logging.WARNING), stream=stream, format="%(levelname)s %(message)s", force=True
     )

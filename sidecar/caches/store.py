@@ -114,7 +114,9 @@ class DirectoryStore:
     def generations(self, scope: KeyScope, key: str) -> list[str]:
         """List the names of a key's generations, newest first; names without a manifest may be among them."""
         names = self._names(self._key(scope, key) / "generations")
-        return sorted((name for name in names if manifests.sequence_of(name)), reverse=True)
+        # A name that nobody could have computed is not ours; believed, its number would be where counting goes on.
+        known = [name for name in names if name == manifests.generation_name(scope, key, manifests.sequence_of(name))]
+        return sorted(known, reverse=True)
 
     def quarantined(self, scope: KeyScope, key: str) -> set[str]:
         """Name the generations of a key that must not be restored."""

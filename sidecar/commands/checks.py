@@ -287,7 +287,7 @@ def _unwritable(path: Path) -> str:
 
 
 def _existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
 

@@ -6,7 +6,7 @@ Nothing of the daemon's work is here, and nothing it does not need is imported: 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ import click
 
 from sidecar import config
 from sidecar.commands.settings_flags import loaded, settings_options, value_flags
+
+#: Words that people write after a switch.
+SAID = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False, "on": True, "off": False}
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,10 @@ class Split:
 
 
 def split(words: Sequence[str]) -> Split:
-    """Part known flags from unknown ones and from the engine's command, which begins after `--` or with the
-    first word.
+    """Part known flags from everything else, and from the engine's command, which begins after `--` only.
 
-    Never raises: a native sidecar that ends over a wrong flag would keep its engine from starting for ever.
+    Never raises, and takes no stray word for a command: a native sidecar that ends over a wrong flag would keep
+    its engine from starting for ever.
     """
     known = {**value_flags(), "--help": False, "-h": False}
     flags: list[str] = []
@@ -37,21 +40,39 @@ def split(words: Sequence[str]) -> Split:
     rest = list(words)
     while rest and rest[0] != "--":
         word = rest.pop(0)
-        name, joined, _ = word.partition("=")
-        follows = bool(rest) and rest[0] != "--"
+        name, joined, value = word.partition("=")
+        follows = bool(rest) and not _is_flag(rest[0], known)
         if not word.startswith("-"):
-            rest = ["--", word, *rest]
-        elif name not in known or (joined and not known[name]):
-            unknown.append(
-                f"{name} is not a flag of `run`; it is left out. `warmup-sidecar run --help` lists them all."
-            )
-            if not joined and follows and not rest[0].startswith("-"):
+            # What follows may be flags of a command whose `--` was forgotten; taken for ours they would do harm.
+            rest = rest[rest.index("--") :] if "--" in rest else []
+            unknown.append(f"Everything from {word} on is left out: the engine's command begins after `--`.")
+        elif name not in known:
+            unknown.append(_not_a_flag(name))
+            if not joined and follows:
                 rest.pop(0)
-        elif known[name] and not joined and not follows:
+        elif not known[name]:
+            said = value if joined else rest.pop(0) if follows and rest[0].lower() in SAID else ""
+            flags.append(_switched(name, said))
+        elif not joined and not follows:
             unknown.append(f"{name} has no value; it is left out. Write {name}=VALUE.")
         else:
-            flags += [word, rest.pop(0)] if known[name] and not joined else [word]
+            flags += [word] if joined else [word, rest.pop(0)]
     return Split(tuple(flags), tuple(unknown), tuple(rest[1:]))
+
+
+def _is_flag(word: str, known: Mapping[str, bool]) -> bool:
+    return word == "--" or word.partition("=")[0] in known
+
+
+def _not_a_flag(name: str) -> str:
+    return f"{name} is not a flag of `run`; it is left out. `warmup-sidecar run --help` lists them all."
+
+
+def _switched(name: str, said: str) -> str:
+    """Give the form of a switch that a following `true` or `false` means."""
+    if SAID.get(said.lower(), True):
+        return name
+    return f"--{name.removeprefix('--no-')}" if name.startswith("--no-") else f"--no-{name.removeprefix('--')}"
 
 
 class RunCommand(click.Command):
@@ -87,5 +108,7 @@ def command(ctx: click.Context, /, **arguments: Any) -> int:
 
     found: Split = ctx.meta["split"]
     merged = loaded(arguments)
+    if any(sentence.startswith("--trusted-keys-file ") for sentence in found.unknown):
+        merged = dataclasses.replace(merged, settings=merged.settings.model_copy(update={"store": ""}))
     problems = tuple(config.Problem("flag", sentence) for sentence in found.unknown)
     return run_daemon(dataclasses.replace(merged, problems=problems + merged.problems), found.command)

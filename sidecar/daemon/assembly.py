@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import sys
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -49,19 +49,20 @@ def settings_for_child(loaded: Loaded) -> Settings:
 
 
 def _writable(path: Path) -> bool:
-    while not path.exists():
+    while not os.path.exists(path):
         path = path.parent
     return os.access(path, os.W_OK | os.X_OK)
 
 
 def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, problems: int) -> Pod:
     """Make the pod's shared parts; `problems` counts settings that could not be used. Takes no directory yet."""
+    key = KeyReader(settings.api_key_file)
     pod = Pod(
         settings=settings,
         mode=mode,
         boot=secrets.token_hex(8),
         host_boot=_host_boot(),
-        engine=make_engine(settings, _key_reader(settings.api_key_file), time.monotonic),
+        engine=make_engine(settings, key, time.monotonic),
         caches=CacheClient(clock=time.monotonic),
         board=board,
         metrics=metrics,
@@ -71,6 +72,7 @@ def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, pro
         opened_at=time.monotonic(),
         problems=problems,
     )
+    key.degrade, key.mended = pod.degrade, pod.mended
     board.engine = {"url": settings.engine_url, "state": "unknown", "restarts": 0}
     return pod
 
@@ -133,19 +135,42 @@ def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
     )
 
 
-def _key_reader(path: Path | None) -> Callable[[], str | None]:
-    """Read the key anew each time it is needed: Secrets are rotated by replacing the file."""
+class KeyReader:
+    """Reads the API key anew each time it is needed: Secrets are rotated by replacing the file.
 
-    def read() -> str | None:
-        if path is None:
+    A file that can't be read is told once, through `degrade`, and taken back through `mended`.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._notice = ""
+        self.degrade: Callable[[str], None] = lambda _sentence: None
+        self.mended: Callable[[str, str], None] = lambda _sentence, _news: None
+
+    def __call__(self) -> str | None:
+        """Give the key; None when there is none or it can't be read."""
+        if self._path is None:
             return None
         try:
-            return path.read_text(encoding="utf-8").strip() or None
-        except (OSError, UnicodeDecodeError) as error:
-            sys.stderr.write(f"The API key can't be read from {path} ({error}); requests go without one.\n")
+            key = self._read(self._path)
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            if not self._notice:
+                self._notice = f"WARMUP_API_KEY_FILE {self._path} can't be read ({error}); requests go without a key."
+                self.degrade(self._notice)
             return None
+        if self._notice:
+            self.mended(self._notice, "The API key can be read now.")
+            self._notice = ""
+        return key or None
 
-    return read
+    @staticmethod
+    def _read(path: Path) -> str:
+        # Not blocking: a pipe in its place would hold the daemon for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("it is no ordinary file")
+            return stream.read(1 << 16).strip()
 
 
 def _host_boot() -> str:

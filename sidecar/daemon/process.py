@@ -81,7 +81,7 @@ class Daemon:
         board = Board(time.time, time.monotonic, sidecar.__version__, self._mode.value)
         board.alive = lambda: time.monotonic() - self._pulse < STUCK_S
         metrics = Metrics(sidecar.__version__, self._mode.value, [family.name for family in families.FAMILIES])
-        self._start("heartbeat", self._heartbeat())
+        self._start("heartbeat", self._heartbeat)
         await self._open_port(board, metrics)
         pod = assembly.make_pod(self._settings, self._mode, board, metrics, len(self._problems))
         for problem in self._problems:
@@ -97,7 +97,7 @@ class Daemon:
             # What was imported stays: without this each full collection walks it again, and probes wait 50 ms for that.
             gc.collect()
             gc.freeze()
-            self._start("control", self._watch_control(pod, supervisor, trouble))
+            self._start("control", lambda: self._watch_control(pod, supervisor, trouble))
             return await supervisor.run()
         finally:
             await self._end(pod)
@@ -117,14 +117,19 @@ class Daemon:
         watcher = EngineWatcher(
             pod.engine, clock=time.monotonic, sleep=asyncio.sleep, stall_s=self._settings.stall_s, boot=pod.boot
         )
-        self._start("engine watcher", watcher.run(report))
+
+        def blind() -> None:
+            detail = "the sidecar can't watch the engine; its log says why"
+            supervisor.post(lifecycle.EngineObserved("unreachable", detail=detail))
+
+        self._start("engine watcher", lambda: watcher.run(report), blind)
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 await first.wait()
         first.set()
         await self._learn_gpus(pod)
         supervisor.post(self._started(pod))
-        self._start("startup probe", self._open_startup(pod, supervisor))
+        self._start("startup probe", lambda: self._open_startup(pod, supervisor))
 
     async def _learn_gpus(self, pod: Pod) -> None:
         """Read the GPUs in the background; without a launcher the first reading belongs to the facts and is awaited."""
@@ -139,7 +144,7 @@ class Daemon:
             pod.base_facts = image_fact(self._settings)
         pod.facts = pod.base_facts
         if self._settings.gpu_interval_s > 0:
-            self._start("gpu", self._keep_reading_gpus(pod, reader))
+            self._start("gpu", lambda: self._keep_reading_gpus(pod, reader))
 
     def _started(self, pod: Pod) -> lifecycle.Started:
         seen = pod.observation
@@ -154,23 +159,27 @@ class Daemon:
 
     # --- root tasks -------------------------------------------------------------------------------------------------
 
-    def _start(self, name: str, job: Coroutine[Any, Any, None]) -> None:
+    def _start(
+        self, name: str, job: Callable[[], Coroutine[Any, Any, None]], failed: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run a root task; one that ends by a bug is told by `failed`, and started anew after a pause."""
+
         async def guarded() -> None:
-            try:
-                await job
-            except WarmupError as error:
-                _log.error("a part ended", part=name, error=str(error))
+            while True:
+                try:
+                    await job()
+                    return
+                except WarmupError as error:
+                    _log.error("a part ended", part=name, error=str(error))
+                    return
+                except Exception as error:  # a root task has nobody above it: without it the gate would stand still
+                    _log.exception("a part failed by a bug; please report it", part=name, error=repr(error))
+                    failed()
+                    await asyncio.sleep(AGAIN_S)
 
         task = asyncio.create_task(guarded(), name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error(
-                "a part ended by a bug; please report it", part=task.get_name(), error=repr(error), exc_info=error
-            )
+        task.add_done_callback(self._tasks.discard)
 
     async def _heartbeat(self) -> None:
         while True:
@@ -186,7 +195,8 @@ class Daemon:
             _log.error(str(error))
             board.tell(str(error), "error")
             board.degraded = (*board.degraded, str(error))
-            self._start("port", self._keep_opening(board, metrics, str(error)))
+            notice = str(error)
+            self._start("port", lambda: self._keep_opening(board, metrics, notice))
 
     async def _keep_opening(self, board: Board, metrics: Metrics, notice: str) -> None:
         while self._listening is None:
@@ -204,7 +214,8 @@ class Daemon:
             await asyncio.sleep(AGAIN_S)
             if not assembly.take_control(pod):
                 pod.mended(trouble, "The control directory can be used now.")
-        self._start("control socket", self._serve_calls(pod.board, supervisor, pod.control.path))
+        path = pod.control.path
+        self._start("control socket", lambda: self._serve_calls(pod.board, supervisor, path))
         if self._mode is not Mode.BESIDE:
             await AttemptObserver(pod, pod.control, supervisor.post).run()
 

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -123,7 +124,11 @@ class ControlDirectory:
         """Read what came into `lines.jsonl` since the last call; a half-written line is left for the next."""
         start = self._read.get(attempt, 0)
         try:
-            with open(self._place(attempt, "lines.jsonl"), "rb") as stream:
+            # Whoever writes the volume may have left a pipe there: opening or reading one would wait for ever.
+            descriptor = os.open(self._place(attempt, "lines.jsonl"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as stream:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return ()
                 stream.seek(start)
                 found = stream.read(_LINES_AT_ONCE_BYTES)
         except OSError:

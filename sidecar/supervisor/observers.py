@@ -16,7 +16,7 @@ from sidecar.engines.log_lines import hints_from_line
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
 from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
-from sidecar.lifecycle import Event
+from sidecar.lifecycle import Event, Mode
 from sidecar.supervisor import restoring
 from sidecar.supervisor.pod import Pod
 
@@ -51,6 +51,7 @@ class EngineObserver:
         self._pod = pod
         self._post = post
         self._same = 0
+        self._identity = ""
         self._log = structlog.get_logger("engine")
 
     def report(self, observation: Observation) -> None:
@@ -59,16 +60,22 @@ class EngineObserver:
         changed = before is None or (before.state, before.identity) != (observation.state, observation.identity)
         self._same = 1 if changed else self._same + 1
         pod.observation = observation
+        # First of all: whatever goes wrong with telling, the gate must follow.
+        steady = self._same >= STEADY_REPORTS
+        self._post(lifecycle.EngineObserved(observation.state, observation.identity, observation.detail, steady))
+        if self._identity and observation.identity not in ("", self._identity):
+            self._count_replaced()
+        self._identity = observation.identity or self._identity
+        self._show(observation)
         if before is None or before.state != observation.state:
             self._log.info(observation.detail, state=observation.state, identity=observation.identity)
-        if before is not None and before.identity and observation.identity not in ("", before.identity):
-            pod.metrics.count_restart("replaced")
-        self._show(observation)
-        self._post(
-            lifecycle.EngineObserved(
-                observation.state, observation.identity, observation.detail, self._same >= STEADY_REPORTS
-            )
-        )
+
+    def _count_replaced(self) -> None:
+        """Count another process on the port; where a launcher reports its end, that counts instead."""
+        if self._pod.mode is not Mode.BESIDE and self._pod.board.engine.get("attempt"):
+            return
+        self._pod.metrics.count_restart("replaced")
+        self._pod.board.engine = {**self._pod.board.engine, "restarts": self._pod.board.engine.get("restarts", 0) + 1}
 
     def _show(self, observation: Observation) -> None:
         pod, stats = self._pod, observation.stats

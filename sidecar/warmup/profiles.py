@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,7 @@ def load_profile(name_or_path: str, directory: Path | None = None) -> Profile:
         return load_file(Path(name_or_path))
     directory = directory or profiles_directory()
     path = directory / f"{name_or_path}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):
         known = sorted(each.stem for each in directory.glob("*.yaml"))
         close = difflib.get_close_matches(name_or_path, known, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""

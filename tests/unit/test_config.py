@@ -16,7 +16,10 @@ def test_a_flag_counts_before_the_environment_before_the_file_before_the_default
     environment = {"WARMUP_CONFIG": str(file), "WARMUP_STORE": "/from/environment", "WARMUP_MODEL": "from-environment"}
     loaded = load(environment, {"model": "from-flag"})
     assert (loaded.settings.model, loaded.settings.store, loaded.settings.stall_s) == (
-        "from-flag", "/from/environment", 7.0)
+        "from-flag",
+        "/from/environment",
+        7.0,
+    )
     assert loaded.settings.publish_quiet_s == Settings.model_fields["publish_quiet_s"].default
     assert loaded.sources == {"model": "flag", "store": "environment", "stall_s": str(file)}
     assert loaded.problems == ()
@@ -32,11 +35,20 @@ def test_an_unknown_setting_is_told_with_the_name_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("WARMUP_RESTORE_TIMEOUT_S", "soon"), ("WARMUP_RESTORE_TIMEOUT_S", "-1"), ("WARMUP_STALL_S", "nan"),
-        ("WARMUP_LISTEN", "9797"), ("WARMUP_ENGINE_URL", "localhost:8000"), ("WARMUP_ENGINE", "llama"),
-        ("WARMUP_ON_UNWARMED", "maybe"), ("WARMUP_ON_GOLDEN_FAILED", "pray"), ("WARMUP_ON_GOLDEN_FAILED", ","),
-        ("WARMUP_LIVE_CACHE", "relative/path"), ("WARMUP_STORE", "s3://bucket"), ("WARMUP_STORE", "relative"),
-        ("WARMUP_SM", "hopper"), ("WARMUP_LAUNCHER", "perhaps"),
+        ("WARMUP_RESTORE_TIMEOUT_S", "soon"),
+        ("WARMUP_RESTORE_TIMEOUT_S", "-1"),
+        ("WARMUP_STALL_S", "nan"),
+        ("WARMUP_LISTEN", "9797"),
+        ("WARMUP_ENGINE_URL", "localhost:8000"),
+        ("WARMUP_ENGINE", "llama"),
+        ("WARMUP_ON_UNWARMED", "maybe"),
+        ("WARMUP_ON_GOLDEN_FAILED", "pray"),
+        ("WARMUP_ON_GOLDEN_FAILED", ","),
+        ("WARMUP_LIVE_CACHE", "relative/path"),
+        ("WARMUP_STORE", "s3://bucket"),
+        ("WARMUP_STORE", "relative"),
+        ("WARMUP_SM", "hopper"),
+        ("WARMUP_LAUNCHER", "perhaps"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_and_the_default_counts(name: str, value: str) -> None:
@@ -65,9 +77,12 @@ def test_a_file_that_cannot_be_used_is_one_problem(tmp_path: Path, content: str)
 
 def test_variables_of_a_kubernetes_service_called_warmup_are_no_settings() -> None:
     environment = {
-        "WARMUP_SIDECAR_SERVICE_HOST": "10.0.0.7", "WARMUP_SIDECAR_SERVICE_PORT": "9797",
-        "WARMUP_SIDECAR_SERVICE_PORT_HTTP": "9797", "WARMUP_SIDECAR_PORT": "tcp://10.0.0.7:9797",
-        "WARMUP_SIDECAR_PORT_9797_TCP": "tcp://10.0.0.7:9797", "WARMUP_SIDECAR_PORT_9797_TCP_ADDR": "10.0.0.7",
+        "WARMUP_SIDECAR_SERVICE_HOST": "10.0.0.7",
+        "WARMUP_SIDECAR_SERVICE_PORT": "9797",
+        "WARMUP_SIDECAR_SERVICE_PORT_HTTP": "9797",
+        "WARMUP_SIDECAR_PORT": "tcp://10.0.0.7:9797",
+        "WARMUP_SIDECAR_PORT_9797_TCP": "tcp://10.0.0.7:9797",
+        "WARMUP_SIDECAR_PORT_9797_TCP_ADDR": "10.0.0.7",
     }
     assert load(environment).problems == ()
 
@@ -76,6 +91,39 @@ def test_trusted_keys_that_this_version_cannot_check_switch_the_store_off() -> N
     loaded = load({"WARMUP_STORE": "/mnt/store", "WARMUP_TRUSTED_KEYS_FILE": "/keys"})
     assert loaded.settings.store == ""
     assert "the store is not used at all" in str(loaded.problems[0])
+
+
+def test_trusted_keys_in_the_file_switch_the_store_off_too(tmp_path: Path) -> None:
+    file = tmp_path / "warmup.yaml"
+    file.write_text("store: /mnt/store\ntrusted_keys_file: /keys\n")
+    assert load({"WARMUP_CONFIG": str(file)}).settings.store == ""
+
+
+def test_a_store_mode_that_cannot_be_read_is_the_one_that_does_no_harm() -> None:
+    loaded = load({"WARMUP_STORE_MODE": "readonly"})
+    assert loaded.settings.store_mode == "read-only"
+    assert "'read-only' is used" in str(loaded.problems[0])
+
+
+def test_words_may_be_written_in_any_case() -> None:
+    loaded = load({"WARMUP_STORE_MODE": "READ-ONLY", "WARMUP_ON_UNWARMED": "Hold"})
+    assert (loaded.settings.store_mode, loaded.settings.on_unwarmed, loaded.problems) == ("read-only", "hold", ())
+
+
+def test_a_password_in_the_engines_address_is_refused_and_not_repeated() -> None:
+    loaded = load({"WARMUP_ENGINE_URL": "http://user:s3cret@127.0.0.1:8000"})
+    assert "must not hold a user or password" in str(loaded.problems[0])
+    assert "s3cret" not in str(loaded.problems[0])
+    assert loaded.settings.engine_url == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("content", ["listen: 2026-99-99", "store: " + "[" * 20000, 'live_cache: "/a\\0b"'])
+def test_a_file_that_breaks_the_parser_is_a_problem_and_not_a_crash(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "warmup.yaml"
+    file.write_text(content)
+    loaded = load({"WARMUP_CONFIG": str(file)})
+    assert len(loaded.problems) == 1
+    assert loaded.settings == Settings()
 
 
 def test_settings_are_frozen() -> None:
