@@ -6,6 +6,7 @@ No command does its work here; each has a file in `commands/`.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -96,6 +97,9 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give the exit code: errors become one sentence each on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An engine may name itself with what no terminal can show.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = cli.main(args=words, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar import config, errors
-from sidecar.commands.settings_flags import default_text, flag, words_of
+from sidecar.commands.settings_flags import default_text, flag, is_switch, words_of
 from sidecar.lifecycle import Phase
 from sidecar.status import SECTIONS
 
@@ -70,7 +70,14 @@ def _settings() -> Rows:
     for name, info in config.Settings.model_fields.items():
         words = " or ".join(_code(word) for word in words_of(name))
         meaning = (info.description or "") + (f" One of {words}." if words else "")
-        rows.append((_code(config.variable(name)), _code(flag(name)), _code(default_text(name)) or "empty", meaning))
+        rows.append(
+            (
+                _code(config.variable(name)),
+                _code(flag(name) + (f" / --no-{flag(name)[2:]}" if is_switch(name) else "")),
+                _code(default_text(name)) or "empty",
+                meaning,
+            )
+        )
     return rows
 
 

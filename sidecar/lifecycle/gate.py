@@ -83,7 +83,7 @@ def _suspended(s: Snapshot) -> str:
         )
     if s.suspension is Suspension.DEGENERATE:
         return (
-            f"The output is degenerate: {s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype "
+            f"{s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype "
             "and scales, then delete the pod or run `warmup-sidecar rewarm`."
         )
     if s.suspension is Suspension.BROKEN:

@@ -57,9 +57,8 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
     "suspended": (
         "Traffic is withheld",
         "bad",
-        "What the sentence above says. Traffic comes back by itself once the engine was warmed and "
-        "checked again; the last events "
-        "and the engine container's log say more.",
+        "What the sentence above says. Whatever ends the suspension, the engine is warmed and checked again before "
+        "traffic comes; the last events and the engine container's log say more.",
     ),
     "draining": (
         "Draining",
