@@ -17,7 +17,7 @@ from sidecar.handshake import AttemptState, CommitEntry, ControlDirectory, Decis
 Found = TypeVar("Found")
 SHELL = "/bin/sh"
 #: Far beyond what any step takes, on a machine with other work.
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 #: Interpreters run without site, which takes longer than the launcher itself.
 QUICK = (sys.executable, "-I", "-S")
 
