@@ -169,6 +169,7 @@ class AttemptObserver:
         # Without a last word nobody can say whose fault it was.
         counts = cause.counts and ended.exited is not None
         self._restarts += 1
+        self._pod.last_end = cause.cause
         self._pod.metrics.count_restart(_RESTART_CAUSE.get(cause.cause, "exited"))
         self._pod.board.engine = {
             **self._pod.board.engine,

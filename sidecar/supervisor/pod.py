@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from sidecar.handshake import ControlDirectory
 from sidecar.lifecycle import Mode
 from sidecar.metrics import Metrics
 from sidecar.status import Board
+
+#: Ends of an engine that were none of its own doing, as `handshake.CAUSES` names them.
+OUTSIDE = frozenset({"killed", "terminated", "restart"})
 
 _log = structlog.get_logger("pod")
 
@@ -62,7 +66,9 @@ class Pod:
     restored: RestoreResult | None = None
     restored_attempt: str = ""
     laid: Mapping[str, Tree] | None = None
+    suspects: Counter[str] = field(default_factory=Counter)
     killers: frozenset[str] = frozenset()
+    last_end: str = ""
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
     line_hints: Mapping[str, Hint] = field(default_factory=dict)
@@ -100,6 +106,17 @@ class Pod:
     def _notices(self, degraded: tuple[str, ...]) -> None:
         self.board.degraded = degraded
         self.metrics.notices(len(degraded), self.problems)
+
+    def convict(self) -> frozenset[str]:
+        """Give the bursts of which engines died, so that they are left out.
+
+        An engine that was killed from outside while it worked on one says nothing against it, unless that happens
+        twice: the kernel's out-of-memory killer looks the same as a container that was ended.
+        """
+        known = set(self.suspects) if self.last_end not in OUTSIDE else set[str]()
+        known |= {burst for burst, deaths in self.suspects.items() if deaths > 1}
+        self.killers |= known
+        return self.killers
 
     def asleep(self) -> bool:
         """Say whether the engine was last seen asleep."""

@@ -47,7 +47,7 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
         pod.board.tell(f"Profile {profile.name}: {note}")
     settings = pod.settings
     policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
-    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, pod.killers)
+    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, pod.convict())
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
     result = await runner.run(lambda progress: _show(pod, progress))
     _note(pod, result)
@@ -143,7 +143,7 @@ def _show(pod: Pod, progress: WarmProgress) -> None:
 
 
 def _note(pod: Pod, result: WarmResult) -> None:
-    pod.killers |= frozenset(result.killers)
+    pod.suspects.update(result.killers)
     pod.board.warmup = result.to_json()
     pod.count_kernels("before_ready", result.kernels)
     pod.metrics.observe_warmup(result.to_json())

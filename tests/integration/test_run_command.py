@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +35,12 @@ def child(child_pod: Pod) -> Child:
     daemon = child_pod.start_daemon(command=child_pod.serve("--enforce-eager"), store=store)
     ready = daemon.wait_until_ready(READY_S)
     processes = tuple(tree_of(daemon.process.pid))
-    daemon.process.send_signal(signal.SIGTERM)
-    code = daemon.process.wait(END_S)
-    return Child(store, ready, processes, code, tuple(each for each in processes if each.is_running()))
+    code = daemon.stop(END_S)
+    left = tuple(each for each in processes if each.is_running())
+    for each in left:
+        with suppress(psutil.Error):
+            each.kill()
+    return Child(store, ready, processes, code, left)
 
 
 def test_an_engine_that_the_daemon_starts_is_warmed_and_ready(child: Child):

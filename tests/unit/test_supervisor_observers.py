@@ -261,3 +261,16 @@ def test_products_of_one_sm_version_have_one_toolchain_key_and_keep_their_own_ex
     assert hopper == other
     assert hopper_exact != other_exact
     assert keys("NVIDIA A100-SXM4-80GB")[0] != hopper
+
+
+def test_a_burst_is_left_out_after_one_death_by_itself_or_two_from_outside() -> None:
+    pod = make_pod([0.0])
+    pod.suspects.update(["prefill/8192"])
+    pod.last_end = "killed"
+    assert pod.convict() == frozenset()
+    pod.suspects.update(["prefill/8192"])
+    assert pod.convict() == {"prefill/8192"}
+    pod.suspects.update(["mixed/1"])
+    assert pod.convict() == {"prefill/8192"}
+    pod.last_end = "out_of_memory"
+    assert pod.convict() == {"prefill/8192", "mixed/1"}
