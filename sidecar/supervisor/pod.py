@@ -107,6 +107,15 @@ class Pod:
         self.board.degraded = degraded
         self.metrics.notices(len(degraded), self.problems)
 
+    def left_alone(self) -> tuple[str, ...]:
+        """Name the families that are neither restored nor published.
+
+        Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
+        """
+        if self.mode is not Mode.BESIDE:
+            return ()
+        return tuple(family.name for family in families.stored_families() if family.scope == "exact")
+
     def convict(self) -> frozenset[str]:
         """Give the bursts of which engines died, so that they are left out.
 

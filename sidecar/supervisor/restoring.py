@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar import lifecycle
-from sidecar.caches import commit, families, live_cache
+from sidecar.caches import commit, live_cache
 from sidecar.caches.client import Progress, RestoreRequest, RestoreResult
 from sidecar.errors import HandshakeError
 from sidecar.handshake import CommitEntry, Decision
@@ -90,9 +90,6 @@ def mark(pod: Pod, attempt: str) -> None:
 
 def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
     plan: Any = command.plan
-    beside = pod.mode is Mode.BESIDE
-    # Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
-    exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
     store = pod.store if pod.live_cache else ""
     return RestoreRequest(
         store=store,
@@ -101,7 +98,7 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
         attempt=command.attempt or "beside",
         plan=plan,
         host_boot=pod.host_boot,
-        exclude=exclude,
+        exclude=pod.left_alone(),
     )
 
 

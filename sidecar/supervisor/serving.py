@@ -11,7 +11,6 @@ from pathlib import Path
 
 from sidecar.caches import families
 from sidecar.caches.client import PublishRequest, PublishResult
-from sidecar.lifecycle import Mode
 from sidecar.supervisor.pod import Pod
 from sidecar.warmup.evidence import Evidence, EvidenceWatcher
 
@@ -87,8 +86,6 @@ async def _publish(pod: Pod) -> bool:
     count = pod.board.publish.get("count", 0)
     pod.board.publish = {**pod.board.publish, "outcome": "running", "sentence": "Publishing what is new."}
     restored: Mapping[str, str] = pod.restored.generations if pod.restored else {}
-    beside = pod.mode is Mode.BESIDE
-    exclude = tuple(f.name for f in families.stored_families() if f.scope == "exact") if beside else ()
     request = PublishRequest(
         store=pod.store,
         live_cache=pod.live_cache,
@@ -96,7 +93,7 @@ async def _publish(pod: Pod) -> bool:
         attempt=pod.restored_attempt or pod.boot,
         store_mode=pod.settings.store_mode,
         restored=restored,
-        exclude=exclude,
+        exclude=pod.left_alone(),
         settle_s=min(SETTLE_S, pod.settings.publish_quiet_s),
     )
     result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
