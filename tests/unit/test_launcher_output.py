@@ -157,8 +157,12 @@ def test_secrets_are_not_kept_in_lines(stage: Stage):
 
 
 def test_what_holds_the_pipe_open_for_ever_does_not_hold_the_launcher(stage: Stage):
-    # A process out of the engine's group that nobody ends; it is this test that does.
-    _, process = stage.started(SHELL, "-c", "/usr/bin/setsid /bin/sleep 20 & echo $!")
+    # A process out of the engine's group that nobody ends; it is this test that does. The engine goes only once the process
+    # has left the group: before that it goes with the group.
+    out_of_the_group = "/usr/bin/setsid /bin/sh -c 'echo $$ >worker; exec /bin/sleep 60' &"
+    _, process = stage.started(
+        SHELL, "-c", f"cd '{stage.root}'; {out_of_the_group} until [ -s worker ]; do /bin/sleep 0.02; done; read -r pid <worker; echo $pid"
+    )
     worker = int(process.stdout.readline())
     assert process.wait(15) == 0
     os.kill(worker, 9)
