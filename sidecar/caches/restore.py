@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches import validity
+from sidecar.caches.choice import choose
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
 from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out
@@ -116,7 +117,9 @@ class _Restore:
             return self._nothing("disabled", sentence, claimed=False)
         store = open_store(request.store, "read-only", self._tools.sleep)
         for scope in self._scopes:
-            self._choose(store, scope)
+            found = choose(store, scope, self._owned.known.key(scope), self._staged.rejected)
+            if found is not None:
+                self._staged.chosen[scope] = found
         near = nearest(store, self._owned.known) if self._misses_exact() else None
         wanted = self._wanted()
         if wanted:
@@ -143,23 +146,6 @@ class _Restore:
             sentence="The live cache of this pod's earlier attempt belongs to the same engine and is kept as it is.",
             generations=dict(marker.generations) if marker else {},
         )
-
-    def _choose(self, store: DirectoryStore, scope: KeyScope) -> None:
-        """Take the newest generation of a scope that is neither quarantined nor damaged."""
-        key = self._owned.known.key(scope)
-        quarantined = store.quarantined(scope, key)
-        for name in store.generations(scope, key):
-            if name in quarantined:
-                self._staged.rejected["quarantined"] += 1
-                continue
-            try:
-                found = store.read_manifest(scope, key, name)
-            except StoreDamaged:
-                self._staged.rejected["manifest"] += 1
-                continue
-            if found is not None:
-                self._staged.chosen[scope] = found
-                return
 
     def _misses_exact(self) -> bool:
         return "exact" in self._scopes and "exact" not in self._staged.chosen and not self._staged.rejected
