@@ -160,9 +160,8 @@ def test_what_holds_the_pipe_open_for_ever_does_not_hold_the_launcher(stage: Sta
     # A process out of the engine's group that nobody ends; it is this test that does. The engine goes only once the process
     # has left the group: before that it goes with the group.
     out_of_the_group = "/usr/bin/setsid /bin/sh -c 'echo $$ >worker; exec /bin/sleep 60' &"
-    _, process = stage.started(
-        SHELL, "-c", f"cd '{stage.root}'; {out_of_the_group} until [ -s worker ]; do /bin/sleep 0.02; done; read -r pid <worker; echo $pid"
-    )
+    until_it_has_left = "until [ -s worker ]; do /bin/sleep 0.02; done; read -r pid <worker; echo $pid"
+    _, process = stage.started(SHELL, "-c", f"cd '{stage.root}'; {out_of_the_group} {until_it_has_left}")
     worker = int(process.stdout.readline())
     assert process.wait(15) == 0
     os.kill(worker, 9)
