@@ -217,7 +217,9 @@ class Daemon:
         path = pod.control.path
         self._start("control socket", lambda: self._serve_calls(pod.board, supervisor, path))
         if self._mode is not Mode.BESIDE:
-            await AttemptObserver(pod, pod.control, supervisor.post).run()
+            observer = AttemptObserver(pod, pod.control, supervisor.post)
+            pod.on_child_exit = observer.look
+            await observer.run()
 
     async def _serve_calls(self, board: Board, supervisor: Supervisor, control: Path) -> None:
         def drain() -> str:

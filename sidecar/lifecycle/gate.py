@@ -32,6 +32,9 @@ def gate(snapshot: Snapshot) -> Gate:
 
 
 def _awaiting_launcher(s: Snapshot) -> str:
+    if s.mode is Mode.CHILD and s.died:
+        without = "with empty caches, which are suspect" if s.cold_next else "once more"
+        return f"The engine ended before it was ready on restored caches: {s.died} Its command is started {without}."
     if s.mode is Mode.CHILD:
         return "Waiting for the engine's command to report its facts; this takes a second or two."
     if s.died:

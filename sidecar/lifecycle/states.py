@@ -61,7 +61,8 @@ class Snapshot:
     `attempt` is the launcher's name for one start of the engine; `identity` tells one engine process from the next.
     `deaths` counts engine deaths before ready on `generation`; `served` says that this attempt was ready once, so that
     its end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
-    `cold_next` makes the next restore a cold start.
+    `cold_next` makes the next restore a cold start; `relaunch` that the daemon's own child is started again, because it
+    died on a restored cache and may live without it.
     """
 
     mode: Mode
@@ -84,6 +85,7 @@ class Snapshot:
     crashed: bool = False
     cold_next: bool = False
     cold_retried: bool = False
+    relaunch: bool = False
     adopting: bool = False
     stopping: bool = False
     drained_by: str = ""

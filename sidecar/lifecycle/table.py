@@ -93,7 +93,9 @@ def _open(s: Snapshot, event: e.AttemptOpened, policy: Policy) -> Result:
         s, died = _death(s, "its container started again.", counts=True)
         before += died
     plan = "cold" if s.cold_next else "keep" if s.had_attempt and not s.crashed else "fresh"
-    opened = replace(s, attempt=event.attempt, had_attempt=True, served=False, crashed=False, drained_by="")
+    opened = replace(
+        s, attempt=event.attempt, had_attempt=True, served=False, crashed=False, relaunch=False, drained_by=""
+    )
     return _restore(opened, plan, *before)
 
 
@@ -118,7 +120,8 @@ def _closed(s: Snapshot, event: e.AttemptClosed, policy: Policy) -> Result:
         return s, ()
     commands: tuple[e.Command, ...] = (e.Cancel(), e.Unprove())
     if not event.restarting:
-        s, died = _death(s, event.detail, event.counts)
+        relaunch = s.mode is Mode.CHILD and event.counts and not s.served and s.generation != ""
+        s, died = _death(replace(s, relaunch=relaunch), event.detail, event.counts)
         commands += died
     return _cleared(s, Phase.AWAITING_LAUNCHER, attempt="", identity="", restore=""), commands
 
@@ -146,6 +149,9 @@ def _death(s: Snapshot, detail: str, counts: bool) -> tuple[Snapshot, tuple[e.Co
 
 
 def _child_exited(s: Snapshot, event: e.ChildExited, policy: Policy) -> Result:
+    # Nobody else starts it again: in a container of its own the kubelet does.
+    if s.relaunch and not s.stopping:
+        return _cleared(s, Phase.AWAITING_LAUNCHER, relaunch=False), (e.Cancel(), e.Launch())
     # A shell's word for "ended by the signal that we sent" is not a failure of a stop that was asked for.
     code = 0 if s.stopping and event.code in (0, 130, 143) else event.code
     return _cleared(s, Phase.STOPPED), (e.Cancel(), e.Unprove(), e.Exit(code))

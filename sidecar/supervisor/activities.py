@@ -28,10 +28,12 @@ class PodActivities:
         self._child = child
 
     async def launch(self) -> lifecycle.Event:
-        """Run the engine's command until it ends."""
+        """Run the engine's command until it ends. How it ended is told first, because what follows depends on it."""
         if self._child is None:
             return lifecycle.ChildExited(127)
-        return await self._child.run()
+        ended = await self._child.run()
+        self._pod.on_child_exit()
+        return ended
 
     def restore(self, command: lifecycle.Restore) -> Coroutine[Any, Any, lifecycle.Event]:
         """Restore and let the launcher go on."""

@@ -41,7 +41,8 @@ class Pod:
     `control` is None when the control directory can't be used, `live_cache` empty when the live cache can't: then
     nothing is restored, published or watched, and the engine keeps its own cache directories. `clock` gives monotonic
     seconds. `base_facts` are known without a launcher; those
-    that it reports are added to them. `host_boot` is the kernel's boot ID.
+    that it reports are added to them. `host_boot` is the kernel's boot ID. `on_child_exit` has the launcher's last word
+    taken note of, once the daemon's own child is gone.
     """
 
     settings: Settings
@@ -75,6 +76,7 @@ class Pod:
     gpu_memory_gib: float = 0.0
     opened_at: float = 0.0
     problems: int = 0
+    on_child_exit: Callable[[], None] = lambda: None
     start_counted: bool = False
     kernels_before: dict[str, int] = field(default_factory=dict)
     kernels_after: dict[str, int] = field(default_factory=dict)

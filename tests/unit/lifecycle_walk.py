@@ -112,6 +112,7 @@ def check(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc
         _loss(before, event, after, commands),
         _live_cache(before, event, commands),
         _proof(after, commands),
+        _launching(before, event, commands),
     )
     return next((complaint for complaint in checks if complaint), "")
 
@@ -195,6 +196,14 @@ def _live_cache(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, .
 def _proof(after: Snapshot, commands: tuple[lc.Command, ...]) -> str:
     proofs = [command for command in commands if isinstance(command, lc.Prove)]
     return "proven without being ready" if proofs and after.phase is not Phase.READY else ""
+
+
+def _launching(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, ...]) -> str:
+    if not any(isinstance(command, lc.Launch) for command in commands):
+        return ""
+    if before.mode is not Mode.CHILD or not isinstance(event, (lc.Started, lc.ChildExited)):
+        return "a second child beside one that may live"
+    return "the engine is started again though the end was asked for" if before.stopping else ""
 
 
 def unreachable_goals(found: Walked) -> Iterator[str]:

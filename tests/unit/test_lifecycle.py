@@ -251,6 +251,45 @@ def test_a_child_that_ends_gives_the_daemon_its_exit_code() -> None:
     assert commands[-1] == lc.Exit(7)
 
 
+def _dies(snapshot: Snapshot, attempt: str, restored: str, counts: bool = True) -> tuple[Snapshot, list[lc.Command]]:
+    return _run(
+        snapshot,
+        lc.AttemptOpened(attempt),
+        lc.RestoreEnded(snapshot.work + 1, "hit" if restored else "disabled", restored),
+        lc.AttemptClosed(attempt, "exit 1.", counts),
+        lc.ChildExited(1),
+    )
+
+
+def test_a_child_that_dies_twice_on_restored_caches_is_started_cold_and_then_gives_its_exit_code() -> None:
+    snapshot, _ = _run(Snapshot(Mode.CHILD), lc.Started())
+    snapshot, first = _dies(snapshot, "a", "g")
+    snapshot, second = _dies(snapshot, "b", "g")
+    snapshot, third = _dies(snapshot, "c", "")
+    assert lc.Launch() in first
+    assert lc.Launch() in second
+    assert [c.generation for c in second if isinstance(c, lc.Quarantine)] == ["g"]
+    assert [c.plan for c in third if isinstance(c, lc.Restore)] == ["cold"]
+    assert third[-1] == lc.Exit(1)
+
+
+def test_a_child_whose_death_has_another_known_cause_is_not_started_again() -> None:
+    snapshot, _ = _run(Snapshot(Mode.CHILD), lc.Started())
+    _, commands = _dies(snapshot, "a", "g", counts=False)
+    assert commands[-1] == lc.Exit(1)
+
+
+def test_a_child_that_dies_after_it_was_ready_is_not_started_again() -> None:
+    _, commands = _run(_ready(Mode.CHILD), lc.AttemptClosed("a", "crash.", counts=True), lc.ChildExited(1))
+    assert commands[-1] == lc.Exit(1)
+
+
+def test_a_child_that_dies_while_the_end_is_asked_for_is_not_started_again() -> None:
+    snapshot, _ = _run(Snapshot(Mode.CHILD), lc.Started(), lc.AttemptOpened("a"), lc.RestoreEnded(1, "hit", "g"))
+    _, commands = _run(snapshot, lc.StopAsked(), lc.AttemptClosed("a", "exit 1.", counts=True), lc.ChildExited(1))
+    assert commands[-1] == lc.Exit(1)
+
+
 @pytest.mark.parametrize("code", [0, 130, 143])
 def test_a_stop_that_was_asked_for_ends_with_0(code: int) -> None:
     _, commands = _run(_ready(Mode.CHILD), lc.StopAsked(), lc.ChildExited(code))
