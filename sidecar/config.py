@@ -94,6 +94,13 @@ class Settings(pydantic.BaseModel):
         le=3600,
         description="Cap of a restore, counted from the arrival of the facts; past it the start is cold.",
     )
+    single_flight_s: float = Field(
+        0,
+        ge=0,
+        le=7200,
+        description="How long a pod waits for the first generation of its key while another pod starts cold to make it; "
+        "0: it starts cold at once. The engine's startup probe must allow for it.",
+    )
     warm_budget_s: float = Field(
         1800,
         ge=0,

@@ -47,7 +47,8 @@ class Span:
 class Board:
     """The current picture. Sections are plain JSON mappings whose keys `SECTIONS` documents.
 
-    `wall` gives seconds since the epoch, for people; `monotonic` gives seconds for durations.
+    `wall` gives seconds since the epoch, for people; `monotonic` gives seconds for durations. `waits_for` is a sentence that
+    says more than the gate's while the phase's own work waits for somebody else.
     """
 
     wall: Callable[[], float]
@@ -55,6 +56,7 @@ class Board:
     version: str
     mode: str
     gate: Gate = field(default_factory=Gate.closed_at_birth)
+    waits_for: str = ""
     phase: Phase = Phase.STARTING
     degraded: tuple[str, ...] = ()
     startup_open: bool = False
@@ -73,6 +75,11 @@ class Board:
     def __post_init__(self) -> None:
         self._spans.append((self.phase, self.wall(), self.monotonic()))
 
+    @property
+    def reason(self) -> str:
+        """Say why traffic may or may not come."""
+        return self.waits_for or self.gate.sentence
+
     def tell(self, text: str, level: str = "info") -> Event:
         """Add an event and give it back."""
         event = Event(self.wall(), level, text)
@@ -82,7 +89,7 @@ class Board:
     def enter(self, phase: Phase) -> float:
         """Note the change of phase and give the seconds spent in the one that ended."""
         spent = self.monotonic() - self._spans[-1][2]
-        self.phase = phase
+        self.phase, self.waits_for = phase, ""
         self._spans = [*self._spans[-199:], (phase, self.wall(), self.monotonic())]
         return spent
 
@@ -109,7 +116,7 @@ class Board:
             "phase": self.phase.value,
             "ready": self.gate.open,
             "flagged": self.gate.flagged,
-            "reason": self.gate.sentence,
+            "reason": self.reason,
             "since": timeline[-1].since,
             "startup": {"open": self.startup_open, "sentence": self.startup_sentence},
             "degraded": list(self.degraded),
@@ -139,8 +146,8 @@ SECTIONS: Mapping[str, str] = {
     "engine": "`url`, `kind`, `version`, `model`, `identity`, `state`, `detail`, `limits` and `sources` of each fact, "
     "`running`, `waiting`, `kv_cache_usage`, `attempt`, `restarts`, `healthy_after_s` (attempt start to first answer), "
     "`last_exit`.",
-    "restore": "`outcome` (pending, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
-    "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, "
+    "restore": "`outcome` (pending, waiting, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
+    "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, `waited_s`, "
     "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched).",
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, adopted), `sentence`, "
     "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "

@@ -1,33 +1,123 @@
-"""Which generation of a key an engine is restored from.
+"""Which generation of a key an engine is restored from, and what this pod claims for it.
 
 Only names, records and manifests are looked at; no pack is opened, and what becomes of the choice is `restore`'s.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Callable
 
-from sidecar.caches.fingerprint import KeyScope
+from sidecar.caches.claims import Claims, beat
+from sidecar.caches.fingerprint import Fingerprint, KeyScope
+from sidecar.caches.flight import wait_for_the_first
 from sidecar.caches.manifest import Manifest
+from sidecar.caches.messages import FIRST, Claim, Progress, RestoreRequest
 from sidecar.caches.store import DirectoryStore
-from sidecar.errors import StoreDamaged
+from sidecar.errors import StoreDamaged, WarmupError
+
+#: As many engines that died on a generation condemn it, in one pod or in several, unless another became ready on it.
+DEATHS = 2
 
 
-def choose(store: DirectoryStore, scope: KeyScope, key: str, rejected: Counter[str]) -> Manifest | None:
-    """Take the newest generation of a key that is neither quarantined nor damaged; count those in `rejected`.
+class Choice:
+    """Choose generations for one restore; `claims` are what it took, `waited_s` how long it waited for another pod.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable in all calls but `give_back`.
     """
-    quarantined = store.quarantined(scope, key)
-    for name in store.generations(scope, key):
-        if name in quarantined:
-            rejected["quarantined"] += 1
-            continue
-        try:
-            found = store.read_manifest(scope, key, name)
-        except StoreDamaged:
-            rejected["manifest"] += 1
-            continue
-        if found is not None:
-            return found
-    return None
+
+    def __init__(
+        self,
+        request: RestoreRequest,
+        store: DirectoryStore,
+        known: Fingerprint,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._request = request
+        self._store = store
+        self._known = known
+        self._clock = clock
+        self._sleep = sleep
+        self._on_progress = on_progress
+        self._claiming = bool(request.holder) and request.store_mode == "read-write"
+        self.claims: list[Claim] = []
+        self.waited_s = 0.0
+
+    def choose(self, scope: KeyScope, rejected: Counter[str]) -> Manifest | None:
+        """Take the newest generation of a key that may be used here; count the others in `rejected` by reason.
+
+        Not used are quarantined, condemned and damaged ones, and, while there is a proven one, those that nobody was
+        ready on yet and that another pod is trying. An empty exact key is waited for if the request says so.
+        """
+        if scope == "exact" and self._request.single_flight_s > 0 and self._request.holder:
+            self._wait(scope)
+        return self._newest(scope, rejected)
+
+    def give_back(self, kept: set[str]) -> tuple[Claim, ...]:
+        """Release the claims on generations that were not restored after all; give those that stay."""
+        stay = tuple(claim for claim in self.claims if claim.what == FIRST or claim.what in kept)
+        for claim in self.claims:
+            if claim not in stay:
+                with contextlib.suppress(WarmupError):
+                    beat(self._store, claim, 0, released=True)
+        self.claims = list(stay)
+        return stay
+
+    def _wait(self, scope: KeyScope) -> None:
+        key = self._known.key(scope)
+        flight = wait_for_the_first(
+            lambda: bool(self._store.generations(scope, key)),
+            Claims(self._store, scope, key, self._request.holder),
+            self._request.single_flight_s,
+            self._clock,
+            self._sleep,
+            self._on_progress,
+        )
+        self.waited_s = flight.waited_s
+        if flight.claim is not None:
+            self.claims.append(flight.claim)
+
+    def _newest(self, scope: KeyScope, rejected: Counter[str]) -> Manifest | None:
+        key = self._known.key(scope)
+        names = self._store.generations(scope, key)
+        if not names:
+            return None
+        quarantined, ends = self._store.quarantined(scope, key), self._store.boot_ends(scope, key)
+        proven = [name for name in names if ends[name, "ready"] and name not in quarantined]
+        others_try = False
+        for name in names:
+            candidate = not ends[name, "ready"]
+            # With a proven one to fall back on, a pod that could not have the newest takes no older candidate either.
+            around = candidate and any(older < name for older in proven)
+            reason = (
+                "quarantined"
+                if name in quarantined
+                else "condemned"
+                if candidate and ends[name, "died"] >= DEATHS
+                else "claimed"
+                if around and (others_try or not self._claim(scope, key, name))
+                else ""
+            )
+            others_try = others_try or reason == "claimed"
+            if not reason:
+                try:
+                    found = self._store.read_manifest(scope, key, name)
+                except StoreDamaged:
+                    reason = "manifest"
+                else:
+                    if found is not None:
+                        return found
+                    continue
+            rejected[reason] += 1
+        return None
+
+    def _claim(self, scope: KeyScope, key: str, name: str) -> bool:
+        if not self._claiming:
+            return False
+        claim = Claims(self._store, scope, key, self._request.holder).try_to_take(name)
+        if claim is not None:
+            self.claims.append(claim)
+        return claim is not None

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sidecar.caches.messages import (
+    Claim,
     CommitEntry,
     FamilyCount,
+    HoldRequest,
     Progress,
     PublishRequest,
     PublishResult,
@@ -31,8 +33,10 @@ from sidecar.caches.ownership import ownership
 
 __all__ = [
     "CacheClient",
+    "Claim",
     "CommitEntry",
     "FamilyCount",
+    "HoldRequest",
     "Progress",
     "PublishRequest",
     "PublishResult",
@@ -70,6 +74,7 @@ class CacheClient:
         self._clock = clock
         self._command = tuple(command or (sys.executable, "-m", "sidecar.caches.worker"))
         self._reaping: set[asyncio.Future[tuple[bytes, bytes]]] = set()
+        self._holding: set[asyncio.Future[int]] = set()
 
     async def restore(
         self, request: RestoreRequest, deadline_s: float, on_progress: OnProgress = ignore_progress
@@ -77,7 +82,8 @@ class CacheClient:
         """Restore in a child process; never raises for what the child, the store or the disk does.
 
         Past `deadline_s` seconds the child is killed and the outcome is `timed_out`; what it staged is in
-        nobody's way and goes with the next sweep.
+        nobody's way and goes with the next sweep. While it waits for another pod the deadline moves on with every
+        word that it still does; a worker that hangs says nothing.
         """
         started = self._clock()
         ending = await self._run({"task": "restore", "request": request.to_json()}, deadline_s, on_progress)
@@ -116,22 +122,42 @@ class CacheClient:
         except ValueError as error:
             return _trouble("record", ending, error)
 
+    async def hold(self, request: HoldRequest) -> None:
+        """Keep claims up in a child process until cancelled; then they are given back, and that is not waited for."""
+        try:
+            process = await self._start()
+        except OSError:
+            return
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                process.stdin.write(json.dumps({"task": "hold", "request": request.to_json()}).encode() + b"\n")
+                await process.stdin.drain()
+            await process.wait()
+        finally:
+            # Its end of the pipe stays open until it is gone: it takes the close for our death.
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            holding = asyncio.ensure_future(process.wait())
+            self._holding.add(holding)
+            holding.add_done_callback(self._holding.discard)
+
     async def _run(self, task: dict[str, Any], deadline_s: float, on_progress: OnProgress) -> _Ending:
         ending = _Ending()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
+            process = await self._start()
         except OSError as error:
             ending.trouble = f"the worker could not be started ({error})"
             return ending
         try:
-            async with asyncio.timeout(deadline_s):
-                await _talk(process, task, ending, on_progress)
+            async with asyncio.timeout(deadline_s) as cap:
+
+                def told(progress: Progress) -> None:
+                    if progress.waiting:
+                        cap.reschedule(asyncio.get_running_loop().time() + deadline_s)
+                    on_progress(progress)
+
+                await _talk(process, task, ending, told)
         except TimeoutError:
             ending.timed_out = True
         finally:
@@ -145,11 +171,23 @@ class CacheClient:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-        # Reads what is left in the pipes, too: they are closed only then.
+        await asyncio.wait({self._reap(process)}, timeout=KILL_GRACE_S)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _reap(self, process: asyncio.subprocess.Process) -> asyncio.Future[tuple[bytes, bytes]]:
+        """Read what is left in the pipes, which are closed only then, and take the process's end."""
         reaping = asyncio.ensure_future(process.communicate())
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)
-        await asyncio.wait({reaping}, timeout=KILL_GRACE_S)
+        return reaping
 
 
 def _cold(request: RestoreRequest, outcome: RestoreOutcome, sentence: str, seconds: float) -> RestoreResult:

@@ -28,9 +28,15 @@ REASONS = {
     "same_entry": "dropped together with those",
     "quarantined": "quarantined generations",
     "manifest": "generations with a damaged manifest",
+    "condemned": "generations on which two engines died and none became ready",
+    "claimed": "generations that nobody was ready on yet and that another pod is trying",
     "unknown_family": "of families this version does not restore",
     "no_space": "for which the disk has no room",
 }
+
+
+#: What the first generation of a key is claimed as.
+FIRST = "first"
 
 
 class _Message:
@@ -69,12 +75,37 @@ class FamilyCount(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claim(_Message):
+    """What one pod does for a key while others wait or go around it.
+
+    `what` is a generation's name (it is being tried) or `first` (the first one is being made); `epoch` counts the
+    holders, so that one who lapsed can't be taken for the next.
+    """
+
+    scope: Literal["exact", "toolchain"]
+    key: str
+    what: str
+    epoch: int
+    holder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldRequest(_Message):
+    """Claims to keep up until the daemon takes them back or is gone."""
+
+    store: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestoreRequest(_Message):
     """What a restore needs to know.
 
     `store` empty: no store. `staging` empty: `<live_cache>/.staging/<attempt>`. `facts` is the launcher's facts.json
     (see `fingerprint`). `host_boot` is the kernel's boot ID: a live cache left by an earlier boot of the machine is
-    never kept. `exclude` names families that stay empty.
+    never kept. `exclude` names families that stay empty. `holder` is the name under which this pod claims a
+    generation that nobody was ready on yet; empty, or a store that is used read-only: it never does. `single_flight_s` is
+    how many seconds it waits for the first generation of its key while another pod makes it; 0: it does not wait.
     """
 
     store: str
@@ -85,6 +116,9 @@ class RestoreRequest(_Message):
     staging: str = ""
     host_boot: str = ""
     exclude: tuple[str, ...] = ()
+    store_mode: StoreMode = "read-write"
+    holder: str = ""
+    single_flight_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +127,7 @@ class RestoreResult(_Message):
 
     `generations` maps scope to the generation that was staged; `generation` is the exact one, else the toolchain
     one. `rejected` counts files left out by reason. `differs` says which facts differ from the nearest known key.
+    `claims` are to be kept up until the engine is ready or gone; `waited_s` is how long another pod was waited for.
     """
 
     outcome: RestoreOutcome
@@ -109,6 +144,8 @@ class RestoreResult(_Message):
     commit: tuple[CommitEntry, ...] = ()
     clear: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +211,15 @@ class RecordResult(_Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(_Message):
-    """How far the worker is: bytes and files handled so far, and the bytes expected (0 while unknown)."""
+    """How far the worker is: bytes and files handled so far, and the bytes expected (0 while unknown).
+
+    `waiting` says for whom it waits, and that its cap does not run meanwhile; empty while it works.
+    """
 
     bytes_done: int
     bytes_total: int
     files_done: int
+    waiting: str = ""
 
 
 def _plain(value: object) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches import validity
-from sidecar.caches.choice import choose
+from sidecar.caches.choice import Choice
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
 from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out
@@ -38,7 +38,7 @@ from sidecar.errors import LiveCacheUnusable, StoreDamaged, StoreUnavailable, Wa
 # Left free on the live cache's disk besides what is staged: the engine writes there too.
 SPARE_BYTES = 16 * 1024 * 1024
 # Reasons that say nothing bad about what was stored.
-HARMLESS_REASONS = frozenset({"left_out", "excluded"})
+HARMLESS_REASONS = frozenset({"left_out", "excluded", "claimed"})
 
 
 def free_bytes(path: Path) -> int:
@@ -89,7 +89,7 @@ def restore(request: RestoreRequest, tools: RestoreTools) -> RestoreResult:
         result = run.failed(f"The live cache {request.live_cache} can't be written ({error.strerror or error}).")
     if not result.commit:
         run.area.remove()
-    return _with(result, owned, tools.clock() - started)
+    return _with(result, owned, tools.clock() - started, run.choice)
 
 
 class _Restore:
@@ -102,6 +102,7 @@ class _Restore:
         self._staged = _Staged()
         staging = request.staging or os.path.join(request.live_cache, STAGING_NAME, request.attempt)
         self.area = StagingArea(Path(staging))
+        self.choice: Choice | None = None
 
     def result(self) -> RestoreResult:
         request = self._request
@@ -115,9 +116,11 @@ class _Restore:
         if not request.store:
             sentence = "There is no store (WARMUP_STORE is empty), nothing was restored."
             return self._nothing("disabled", sentence, claimed=False)
-        store = open_store(request.store, "read-only", self._tools.sleep)
+        store = open_store(request.store, request.store_mode, self._tools.sleep)
+        tools = self._tools
+        self.choice = Choice(request, store, self._owned.known, tools.clock, tools.sleep, tools.on_progress)
         for scope in self._scopes:
-            found = choose(store, scope, self._owned.known.key(scope), self._staged.rejected)
+            found = self.choice.choose(scope, self._staged.rejected)
             if found is not None:
                 self._staged.chosen[scope] = found
         near = nearest(store, self._owned.known) if self._misses_exact() else None
@@ -301,16 +304,16 @@ class _Restore:
         return any(BY_NAME[name].scope == scope for name in self._staged.files)
 
     def _outcome(self, reasons: set[str]) -> RestoreOutcome:
-        if self._has("exact") and not reasons - {"quarantined", "manifest"}:
+        if self._has("exact") and not reasons - {"quarantined", "condemned", "manifest"}:
             return "hit"
         if self._staged.files:
             return "partial"
         if self._owned.own:
             return "kept"
-        return "failed" if reasons - {"quarantined"} else "miss"
+        return "failed" if reasons - {"quarantined", "condemned"} else "miss"
 
 
-def _with(result: RestoreResult, owned: Ownership, seconds: float) -> RestoreResult:
+def _with(result: RestoreResult, owned: Ownership, seconds: float, choice: Choice | None) -> RestoreResult:
     known = owned.known
     generations = result.generations
     return RestoreResult(
@@ -320,5 +323,7 @@ def _with(result: RestoreResult, owned: Ownership, seconds: float) -> RestoreRes
             "toolchain_key": known.toolchain_key,
             "generation": generations.get("exact") or generations.get("toolchain"),
             "seconds": seconds,
+            "claims": choice.give_back(set(generations.values())) if choice else (),
+            "waited_s": choice.waited_s if choice else 0.0,
         }
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import sys
 import threading
 import time
@@ -16,11 +18,15 @@ from typing import Any, BinaryIO, NoReturn
 
 import psutil
 
-from sidecar.caches.messages import Progress, PublishRequest, RecordRequest, RecordResult, RestoreRequest
+from sidecar.caches.messages import HoldRequest, Progress, PublishRequest, RecordRequest, RecordResult, RestoreRequest
 from sidecar.errors import WarmupError
 
 NICENESS = 15
+#: So many boots that became ready prove a generation; more records would only pile up.
+READY_RECORDS = 3
 PROGRESS_S = 0.1
+# How soon a process that holds claims notices that the daemon is gone.
+HOLD_LOOK_S = 0.5
 # Group-writable, closed to others: the engine may run as another user of the same group.
 UMASK = 0o007
 
@@ -65,6 +71,24 @@ def work(task: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
 
 
+def hold(request: HoldRequest) -> None:
+    """Keep claims up until SIGTERM gives them back. A daemon that dies ends this process, and the claims lapse."""
+    from sidecar.caches.holding import hold as keep
+    from sidecar.caches.store import open_store
+
+    def asked_back(seconds: float) -> bool:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if signal.sigtimedwait({signal.SIGTERM}, HOLD_LOOK_S) is not None:
+                return True
+            if select.select([0], [], [], 0)[0] and not os.read(0, 1):
+                sys.exit(1)
+        return False
+
+    step_back()
+    keep(request, asked_back, lambda: open_store(request.store, "read-write", time.sleep))
+
+
 def record(request: RecordRequest) -> RecordResult:
     """Write one record into the store; what goes wrong is told in the result."""
     from sidecar.caches.store import open_store
@@ -72,6 +96,9 @@ def record(request: RecordRequest) -> RecordResult:
     try:
         store = open_store(request.store, "read-write", time.sleep)
         if request.kind == "boot":
+            ends = store.boot_ends(request.scope, request.key)
+            if request.record.get("outcome") == "ready" and ends[request.generation, "ready"] >= READY_RECORDS:
+                return RecordResult()
             store.record_boot(request.scope, request.key, request.name, request.record)
         else:
             store.quarantine(request.scope, request.key, request.generation, request.record)
@@ -91,8 +118,11 @@ def step_back() -> None:
 def end_with(stream: BinaryIO) -> None:
     """Watch standard input in the background and end the process when the daemon's end of it closes."""
 
+    # Not through the stream: the interpreter can't end while a thread holds its lock.
+    descriptor = stream.fileno()
+
     def watch() -> NoReturn:
-        while stream.read(1):
+        while os.read(descriptor, 1):
             continue
         os._exit(1)
 
@@ -104,6 +134,10 @@ def main() -> int:
     os.umask(UMASK)
     reporter = Reporter(sys.stdout.buffer, time.monotonic)
     task = json.loads(sys.stdin.buffer.readline())
+    if task["task"] == "hold":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        hold(HoldRequest.from_json(task["request"]))
+        return 0
     end_with(sys.stdin.buffer)
     reporter.result(work(task, reporter))
     return 0

@@ -28,6 +28,7 @@ from sidecar.status import Board
 from sidecar.supervisor import Supervisor, restoring, warming
 from sidecar.supervisor.activities import PodActivities
 from sidecar.supervisor.child import Child
+from sidecar.supervisor.claiming import Keeper
 from sidecar.supervisor.pod import Pod
 from sidecar.supervisor.telling import Teller
 
@@ -57,13 +58,16 @@ def _writable(path: Path) -> bool:
 def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, problems: int) -> Pod:
     """Make the pod's shared parts; `problems` counts settings that could not be used. Takes no directory yet."""
     key = KeyReader(settings.api_key_file)
+    caches = CacheClient(clock=time.monotonic)
     pod = Pod(
         settings=settings,
         mode=mode,
         boot=secrets.token_hex(8),
         host_boot=_host_boot(),
         engine=make_engine(settings, key, time.monotonic),
-        caches=CacheClient(clock=time.monotonic),
+        name=os.uname().nodename,
+        caches=caches,
+        keeper=Keeper(caches),
         board=board,
         metrics=metrics,
         clock=time.monotonic,
@@ -115,7 +119,7 @@ def make_supervisor(pod: Pod, child: Child | None) -> Supervisor:
         PodActivities(pod, child),
         Teller(pod),
         {
-            "restore": restoring.deadline(settings.restore_timeout_s),
+            "restore": restoring.deadline(settings.restore_timeout_s + settings.single_flight_s),
             "warm": settings.warm_budget_s + warming.GRACE_S,
             "verify": settings.request_timeout_s + warming.GRACE_S,
         },
@@ -129,7 +133,7 @@ def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
         live_cache=live,
         environment=families.environment(live) if live else {},
         directories=tuple(families.directories(live)) if live else (),
-        wait_s=settings.restore_timeout_s + LAUNCHER_GRACE_S,
+        wait_s=settings.restore_timeout_s + settings.single_flight_s + LAUNCHER_GRACE_S,
         drain_s=settings.drain_s,
         settle_s=settings.settle_s,
     )

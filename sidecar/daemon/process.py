@@ -297,6 +297,7 @@ class Daemon:
         if self._child is not None:
             self._child.kill()
         await stop_all(self._listening, self._calls)
+        await pod.keeper.close()
         await pod.engine.close()
         if pod.control is not None:
             pod.control.close()

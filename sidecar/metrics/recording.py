@@ -118,6 +118,7 @@ class Metrics(Collector):
         """Note how a restore ended: `outcome`, `seconds`, `bytes`, `files`, `rejected` per reason."""
         self._add("restore_outcome_total", 1, str(result.get("outcome", OTHER)))
         self._observe("restore_seconds", _number(result.get("seconds")) or 0.0)
+        self._add("restore_waited_seconds_total", _number(result.get("waited_s")))
         self._add("restore_bytes_total", _number(result.get("bytes")))
         self._add("restore_files_total", _number(result.get("files")))
         for reason, files in _mapping(result.get("rejected")).items():

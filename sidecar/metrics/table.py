@@ -121,6 +121,12 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("restore_outcome_total", "counter", "Restores by how they ended.", "", {"outcome": RESTORE_OUTCOMES}),
     Metric("restore_seconds", "histogram", "How long restores took.", "seconds"),
+    Metric(
+        "restore_waited_seconds_total",
+        "counter",
+        "Time in which restores waited for another pod to publish the first generation of their key.",
+        "seconds",
+    ),
     Metric("restore_bytes_total", "counter", "Bytes laid down in the live cache by restores.", "bytes"),
     Metric("restore_files_total", "counter", "Files laid down in the live cache by restores."),
     Metric(

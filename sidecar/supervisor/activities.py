@@ -76,6 +76,13 @@ class PodActivities:
 
         A boot counts for every generation it was restored from; a quarantine for the one that is named.
         """
+        try:
+            await self._record(command)
+        finally:
+            if isinstance(command, lifecycle.RecordBoot):
+                self._pod.keeper.tried()
+
+    async def _record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot) -> None:
         pod, result = self._pod, self._pod.restored
         if not pod.store or result is None or pod.settings.store_mode == "read-only":
             return
@@ -99,7 +106,8 @@ class PodActivities:
             key=key,
             generation=generation,
             kind=kind,
-            name=f"{pod.restored_attempt or 'beside'}-{pod.boot[:8]}",
+            # Listing the names tells how the boots of each generation ended.
+            name=f"{generation}.{record.get('outcome', kind)}.{pod.restored_attempt or 'beside'}-{pod.boot[:8]}",
             record={**record, **known},
         )
         if trouble := await pod.caches.record(request, RECORD_S):

@@ -27,6 +27,7 @@ from sidecar.handshake import ControlDirectory
 from sidecar.lifecycle import Mode
 from sidecar.metrics import Metrics
 from sidecar.status import Board
+from sidecar.supervisor.claiming import Keeper
 
 #: Ends of an engine that were none of its own doing, as `handshake.CAUSES` names them.
 OUTSIDE = frozenset({"killed", "terminated", "restart"})
@@ -41,7 +42,8 @@ class Pod:
     `control` is None when the control directory can't be used, `live_cache` empty when the live cache can't: then
     nothing is restored, published or watched, and the engine keeps its own cache directories. `clock` gives monotonic
     seconds. `base_facts` are known without a launcher; those
-    that it reports are added to them. `host_boot` is the kernel's boot ID. `on_child_exit` has the launcher's last word
+    that it reports are added to them. `host_boot` is the kernel's boot ID, `name` the pod's
+    as its neighbours are told it. `on_child_exit` has the launcher's last word
     taken note of, once the daemon's own child is gone.
     """
 
@@ -49,8 +51,10 @@ class Pod:
     mode: Mode
     boot: str
     host_boot: str
+    name: str
     engine: Engine
     caches: CacheClient
+    keeper: Keeper
     board: Board
     metrics: Metrics
     clock: Callable[[], float]

@@ -31,8 +31,10 @@ def deadline(settings_timeout_s: float) -> float:
 async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
     """Restore for one attempt and let its launcher go on. A launcher that went on by itself makes it `late`."""
     pod.board.restore = {"outcome": "running", "sentence": "Looking for caches that fit.", "plan": command.plan}
+    pod.keeper.give_back()
     request = _request(pod, command)
     result = await pod.caches.restore(request, pod.settings.restore_timeout_s, lambda progress: _show(pod, progress))
+    pod.keeper.keep(request.store, result.claims)
     if pod.mode is Mode.BESIDE:
         result = await _commit_here(pod, result)
     elif not _decide(pod, command, result):
@@ -43,6 +45,7 @@ async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
             toolchain_key=result.toolchain_key,
             seconds=result.seconds,
         )
+        pod.keeper.give_back()
         _note(pod, command.plan, result, "late")
         return lifecycle.RestoreEnded(command.work, "late", detail=result.sentence)
     pod.restored, pod.restored_attempt = result, command.attempt
@@ -61,7 +64,7 @@ def release(pod: Pod, command: lifecycle.Restore, why: str) -> None:
 
 def overtaken(pod: Pod) -> None:
     """Tell that a launcher went on by itself while its restore was under way, which is cancelled then."""
-    if pod.board.restore.get("outcome") == "running":
+    if pod.board.restore.get("outcome") in ("running", "waiting"):
         _note(pod, str(pod.board.restore.get("plan")), RestoreResult(outcome="failed", sentence=_LATE), "late")
 
 
@@ -99,6 +102,10 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
         plan=plan,
         host_boot=pod.host_boot,
         exclude=pod.left_alone(),
+        store_mode=pod.settings.store_mode,
+        holder=pod.name,
+        # Without a launcher nothing of the exact scope is ever published, so nobody makes the first generation.
+        single_flight_s=pod.settings.single_flight_s if pod.mode is not Mode.BESIDE else 0.0,
     )
 
 
@@ -132,8 +139,16 @@ async def _commit_here(pod: Pod, result: RestoreResult) -> RestoreResult:
 
 
 def _show(pod: Pod, progress: Progress) -> None:
+    if progress.waiting:
+        if pod.board.restore.get("outcome") != "waiting":
+            pod.board.tell(progress.waiting)
+        pod.board.restore = {**pod.board.restore, "outcome": "waiting", "sentence": progress.waiting}
+        pod.board.waits_for = progress.waiting
+        return
+    pod.board.waits_for = ""
     pod.board.restore = {
         **pod.board.restore,
+        "outcome": "running",
         "bytes_done": progress.bytes_done,
         "bytes": progress.bytes_total,
         "files": progress.files_done,
@@ -144,7 +159,7 @@ def _show(pod: Pod, progress: Progress) -> None:
 def _note(pod: Pod, plan: str, result: RestoreResult, outcome: str) -> None:
     shown: Mapping[str, Any] = result.to_json()
     pod.board.restore = {
-        **{name: value for name, value in shown.items() if name not in ("commit", "clear")},
+        **{name: value for name, value in shown.items() if name not in ("commit", "clear", "claims")},
         "outcome": outcome,
         "plan": plan,
         "bytes_done": result.bytes,

@@ -37,6 +37,7 @@ async def publish_while_serving(pod: Pod) -> None:
     await evidence.baseline()
     _count(pod, await _until_quiet(pod, evidence))
     pending = await _publish(pod)
+    pod.keeper.first_is_made()
     await pod.show_cache()
     published_at = pod.clock()
     while True:

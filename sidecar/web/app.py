@@ -99,7 +99,7 @@ class Port:
     async def ready(self, request: web.Request) -> web.Response:
         """Say whether traffic may come, and why not."""
         gate = self._board.gate
-        body = gate.sentence
+        body = self._board.reason
         if "verbose" in request.query:
             body = "\n".join([body, "", *_parts(self._board)])
         return sentence(body, 200 if gate.open else 503)

@@ -22,19 +22,23 @@ from sidecar.handshake import ControlDirectory, LauncherSettings
 from sidecar.lifecycle import Mode
 from sidecar.metrics import Metrics
 from sidecar.status import Board
+from sidecar.supervisor.claiming import Keeper
 from sidecar.supervisor.observers import AttemptObserver, EngineObserver, with_sm
 from sidecar.supervisor.pod import Pod
 
 
 def make_pod(now: list[float]) -> Pod:
     board = Board(lambda: now[0], lambda: now[0], "0", "launcher")
+    caches = CacheClient(lambda: now[0])
     return Pod(
         settings=Settings(),
         mode=Mode.LAUNCHER,
         boot="boot",
         host_boot="host",
         engine=None,
-        caches=CacheClient(lambda: now[0]),
+        name="pod-0",
+        caches=caches,
+        keeper=Keeper(caches),
         board=board,
         metrics=Metrics("0", "launcher"),
         clock=lambda: now[0],

@@ -1,0 +1,109 @@
+"""Claims in the store: one pod at a time tries a generation, or makes the first one of a key.
+
+A claim is a file that is created exclusively, and a beat that its holder renews. Nobody is ever kept from starting by one:
+who finds a claim takes another way, or waits for a limited time. What is claimed is decided in `choice`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sidecar.caches.fingerprint import KeyScope
+from sidecar.caches.messages import Claim
+from sidecar.caches.store import DirectoryStore
+from sidecar.errors import WarmupError
+
+FOLDER = "claims"
+BEAT_S = 15.0
+#: A holder whose beat has not changed for so long is gone. Clients of a network volume may see each other a minute late
+#: (Linux nfs(5): acregmax and acdirmax are 60 s), and a beat may be missed.
+TTL_S = 120.0
+EPOCH_LIMIT = 10**8
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The newest claim on something: its epoch and holder, how often it was renewed, whether it was given back."""
+
+    epoch: int
+    holder: str
+    beat: int
+    released: bool
+
+
+class Claims:
+    """The claims of one key. `holder` is this pod's name as others are told it."""
+
+    def __init__(self, store: DirectoryStore, scope: KeyScope, key: str, holder: str) -> None:
+        self._store = store
+        self._scope: KeyScope = scope
+        self._key = key
+        self._holder = holder
+
+    def look(self, what: str) -> Seen | None:
+        """Look at the newest claim; None when there never was one. Raises StoreUnavailable."""
+        epoch = max(self._epochs(what), default=0)
+        if not epoch:
+            return None
+        claim = self._read(what, f"{epoch:08d}.json")
+        beat = self._read(what, f"{epoch:08d}.beat")
+        count = beat.get("count")
+        return Seen(
+            epoch, str(claim.get("holder", "")), count if isinstance(count, int) else 0, bool(beat.get("released"))
+        )
+
+    def take(self, what: str, after: int) -> Claim | None:
+        """Claim something after the holder of epoch `after`; None when another pod was faster.
+
+        Raises StoreUnavailable, StoreReadOnly or StoreFull.
+        """
+        epoch = after + 1
+        place = (FOLDER, what, f"{epoch:08d}.json")
+        if not self._store.create_note(self._scope, self._key, place, {"format": 1, "holder": self._holder}):
+            return None
+        claim = Claim(scope=self._scope, key=self._key, what=what, epoch=epoch, holder=self._holder)
+        beat(self._store, claim, 1)
+        for old in self._epochs(what):
+            # The last but one is kept: somebody may be looking at it.
+            if old < epoch - 1:
+                for ending in ("json", "beat"):
+                    self._store.remove_note(self._scope, self._key, (FOLDER, what, f"{old:08d}.{ending}"))
+        return claim
+
+    def try_to_take(self, what: str) -> Claim | None:
+        """Claim something unless somebody holds it. None also when the store takes no claims from us.
+
+        Whether a holder is gone is judged here by the age of its beat on the store's own clock, since there is no time to watch.
+        """
+        try:
+            seen = self.look(what)
+            if seen is not None and not seen.released and not self._lapsed(what, seen):
+                return None
+            return self.take(what, seen.epoch if seen else 0)
+        except WarmupError:
+            # A store that is full or can't be written can still be restored from.
+            return None
+
+    def _lapsed(self, what: str, seen: Seen) -> bool:
+        age = self._store.note_age_s(self._scope, self._key, (FOLDER, what, f"{seen.epoch:08d}.beat"))
+        if age is None:
+            age = self._store.note_age_s(self._scope, self._key, (FOLDER, what, f"{seen.epoch:08d}.json"))
+        return age is None or age > TTL_S
+
+    def _epochs(self, what: str) -> list[int]:
+        names = self._store.notes(self._scope, self._key, (FOLDER, what))
+        known = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        return [int(name) for name in known if name.isdecimal() and len(name) == 8]
+
+    def _read(self, what: str, name: str) -> dict[str, object]:
+        try:
+            return self._store.read_note(self._scope, self._key, (FOLDER, what, name)) or {}
+        except WarmupError:
+            # Half-written or strange: nobody we know holds it.
+            return {}
+
+
+def beat(store: DirectoryStore, claim: Claim, count: int, released: bool = False) -> None:
+    """Renew a claim, or give it back. Raises StoreUnavailable, StoreReadOnly or StoreFull."""
+    record = {"format": 1, "holder": claim.holder, "count": count, "released": released}
+    store.write_note(claim.scope, claim.key, (FOLDER, claim.what, f"{claim.epoch:08d}.beat"), record)

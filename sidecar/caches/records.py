@@ -1,0 +1,119 @@
+"""Small records of a key in the store: how boots ended, what is quarantined, who claims what.
+
+What they mean for a restore is decided in `choice`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sidecar.caches.fingerprint import KeyScope
+from sidecar.caches.live_cache import make_directory
+from sidecar.caches.volume import Volume
+from sidecar.errors import StoreDamaged, StoreUnavailable
+from sidecar.files import create_json_exclusively, temporary_name, write_durably
+
+VERSION = "v1"
+BOOT_NAME = re.compile(r"(\d{8}-[0-9a-f]{16})\.(ready|died)\.[^/]+\.json")
+
+
+class Records(Volume):
+    """The records of every key in a store's directory."""
+
+    def quarantined(self, scope: KeyScope, key: str) -> set[str]:
+        """Name the generations of a key that must not be restored."""
+        return {name.removesuffix(".json") for name in self._names(self._key(scope, key) / "quarantine")}
+
+    def record_boot(self, scope: KeyScope, key: str, boot: str, record: Mapping[str, Any]) -> None:
+        """Record once how a boot with a generation of this key went. `boot` is the attempt."""
+        self._record(self._key(scope, key) / "boots", boot, record)
+
+    def boots(self, scope: KeyScope, key: str) -> list[dict[str, Any]]:
+        """Read the boot records of a key; those that can't be read are passed over."""
+        folder = self._key(scope, key) / "boots"
+        found = []
+        for name in self._names(folder):
+            with contextlib.suppress(StoreDamaged):
+                found.append(self._read(folder / name))
+        return found
+
+    def boot_ends(self, scope: KeyScope, key: str) -> Counter[tuple[str, str]]:
+        """Count by generation and outcome how boots ended, from the names of their records alone: there may be many."""
+        found = (BOOT_NAME.fullmatch(name) for name in self._names(self._key(scope, key) / "boots"))
+        return Counter((one[1], one[2]) for one in found if one)
+
+    def notes(self, scope: KeyScope, key: str, folder: tuple[str, ...]) -> list[str]:
+        """List the names in a folder of a key."""
+        return self._names(self._note(scope, key, folder))
+
+    def read_note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> dict[str, Any] | None:
+        """Read a small record of a key; None when there is none. Raises StoreDamaged."""
+        try:
+            return self._read(self._note(scope, key, place))
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+    def create_note(self, scope: KeyScope, key: str, place: tuple[str, ...], record: Mapping[str, Any]) -> bool:
+        """Write a small record of a key if there is none; False when there is."""
+        path = self._note(scope, key, place)
+        with self._writing(f"write to {path.parent.name}"):
+            make_directory(path.parent)
+            try:
+                create_json_exclusively(path, record)
+            except FileExistsError:
+                return False
+            self._checkpoint(path.name)
+        return True
+
+    def write_note(self, scope: KeyScope, key: str, place: tuple[str, ...], record: Mapping[str, Any]) -> None:
+        """Write a small record of a key, whether there is one or not."""
+        path = self._note(scope, key, place)
+        with self._writing(f"write to {path.parent.name}"):
+            make_directory(path.parent)
+            write_durably(path, json.dumps(record).encode())
+
+    def remove_note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> None:
+        """Remove a small record of a key, if it is there."""
+        with self._writing("remove a record"):
+            self._note(scope, key, place).unlink(missing_ok=True)
+
+    def note_age_s(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> float | None:
+        """Give how long ago a record was written, in seconds of the store's own clock; None when there is none."""
+        path = self._note(scope, key, place)
+        with self._writing("look at its clock"):
+            probe = temporary_name(path.parent / "probe")
+            try:
+                write_durably(probe, b"")
+                return max(0.0, probe.stat().st_mtime - path.stat().st_mtime)
+            except FileNotFoundError:
+                return None
+            finally:
+                probe.unlink(missing_ok=True)
+
+    def quarantine(self, scope: KeyScope, key: str, name: str, record: Mapping[str, Any]) -> None:
+        """Keep a generation from being restored again, with the reason."""
+        self._record(self._key(scope, key) / "quarantine", name, record)
+
+    def release(self, scope: KeyScope, key: str, name: str) -> bool:
+        """Take a quarantine back; False when there was none."""
+        path = self._key(scope, key) / "quarantine" / f"{name}.json"
+        with self._writing("take a quarantine back"):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> Path:
+        return self._key(scope, key).joinpath(*place)
+
+    def _key(self, scope: str, key: str) -> Path:
+        return self.root / VERSION / scope / key
