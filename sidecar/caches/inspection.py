@@ -6,13 +6,16 @@ Nothing is changed here, and nothing of this runs in the daemon.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sidecar.caches.choice import DEATHS
+from sidecar.caches.claims import Claims
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.manifest import Manifest, StoredFile
+from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
 from sidecar.caches.store import DirectoryStore
@@ -21,9 +24,11 @@ from sidecar.errors import NotSo, StoreDamaged, UsageError
 
 @dataclass(frozen=True)
 class Listed:
-    """One generation: `state` is candidate, proven (a boot on it became ready), quarantined or damaged.
+    """One generation: `state` is candidate, proven (a boot on it became ready), condemned (two died on it and none
+    became ready), quarantined or damaged; a key that has none yet, and a pod that makes the first: awaited.
 
-    `bytes` is what its files take unpacked, `packed` what its archives take in the store.
+    `claimed_by` is the pod that tries it, or makes it, and has not given that back. `bytes` is what its files take
+    unpacked, `packed` what its archives take in the store.
     """
 
     scope: KeyScope
@@ -37,6 +42,7 @@ class Listed:
     ready: int
     died: int
     detail: str = ""
+    claimed_by: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give all fields."""
@@ -59,21 +65,23 @@ def listed(store: DirectoryStore) -> Iterator[Listed]:
     """List every generation of a store, newest first under each key. Raises StoreUnavailable."""
     for scope in SCOPES:
         for key in store.keys(scope):
-            quarantined, boots = store.quarantined(scope, key), store.boots(scope, key)
-            for name in store.generations(scope, key):
-                yield _one(store, scope, key, name, name in quarantined, boots)
+            quarantined, ends = store.quarantined(scope, key), store.boot_ends(scope, key)
+            names = store.generations(scope, key)
+            for name in names:
+                one = _one(store, scope, key, name, ends)
+                state = "quarantined" if name in quarantined and one.state != "damaged" else one.state
+                yield replace(one, state=state, claimed_by=_claimed_by(store, scope, key, name))
+            if not names and (maker := _claimed_by(store, scope, key, FIRST)):
+                yield Listed(scope, key, "–", "awaited", 0, 0, 0, 0.0, 0, 0, claimed_by=maker)
 
 
-def _one(
-    store: DirectoryStore,
-    scope: KeyScope,
-    key: str,
-    name: str,
-    quarantined: bool,
-    boots: Iterable[Mapping[str, Any]],
-) -> Listed:
-    ends = [boot.get("outcome") for boot in boots if boot.get("generation") == name]
-    ready, died = ends.count("ready"), ends.count("died")
+def _claimed_by(store: DirectoryStore, scope: KeyScope, key: str, what: str) -> str:
+    seen = Claims(store, scope, key, "").look(what)
+    return seen.holder if seen and not seen.released else ""
+
+
+def _one(store: DirectoryStore, scope: KeyScope, key: str, name: str, ends: Mapping[tuple[str, str], int]) -> Listed:
+    ready, died = ends.get((name, "ready"), 0), ends.get((name, "died"), 0)
     try:
         manifest = store.read_manifest(scope, key, name)
     except StoreDamaged as error:
@@ -81,7 +89,7 @@ def _one(
     if manifest is None:
         reason = "It has no manifest: its publisher died, or is at work."
         return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, reason)
-    state = "quarantined" if quarantined else "proven" if ready else "candidate"
+    state = "proven" if ready else "condemned" if died >= DEATHS else "candidate"
     packed = sum(pack.bytes for pack in manifest.packs)
     files = len(manifest.files)
     return Listed(scope, key, name, state, files, manifest.bytes, packed, manifest.created_unix_s, ready, died)

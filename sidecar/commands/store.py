@@ -19,6 +19,7 @@ from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from sidecar.caches.fingerprint import Fingerprint, KeyScope
+    from sidecar.caches.inspection import Listed
     from sidecar.caches.store import DirectoryStore
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -64,7 +65,7 @@ def ls(location: str, as_json: bool) -> int:
             each.scope,
             each.key[:12],
             each.name,
-            each.state,
+            _state(each),
             str(each.files),
             words.size(each.bytes),
             words.size(each.packed),
@@ -171,6 +172,12 @@ def explain(file: Path | None, location: str, as_json: bool) -> int:
         for scope, each in result.items():
             _print_comparison(scope, each)
     return EXIT_OK if all(each["hit"] for each in result.values()) else EXIT_NOT_SO
+
+
+def _state(each: Listed) -> str:
+    if each.state == "awaited":
+        return f"being made by {each.claimed_by}"
+    return f"candidate, tried by {each.claimed_by}" if each.claimed_by and each.state == "candidate" else each.state
 
 
 def _compared(store: DirectoryStore, known: Fingerprint, scope: KeyScope) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from sidecar.caches.claims import Claims
 from sidecar.caches.messages import PublishRequest
 from sidecar.caches.publish import PublishTools, publish
+from sidecar.caches.store import open_store
 from sidecar.commands.store import command
 
 FACTS: dict[str, Any] = {
@@ -141,3 +143,24 @@ def test_no_store_at_all_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("WARMUP_STORE", raising=False)
     with pytest.raises(Exception, match="give --store"):
         run("ls")
+
+
+def test_ls_says_who_tries_a_candidate_and_who_makes_the_first_generation_of_a_key(store: Path) -> None:
+    opened = open_store(str(store), "read-write", time.sleep)
+    found = listed(store)
+    tried = Claims(opened, "toolchain", found["key"], "pod-a")
+    assert tried.try_to_take(found["name"])
+    assert Claims(opened, "exact", "e" * 32, "pod-b").try_to_take("first")
+    text = " ".join(run("ls", "--store", str(store))[1].split())
+    assert "tried by pod-a" in text
+    assert "pod-b" in text
+    state = {each["scope"]: each["state"] for each in json.loads(run("ls", "--json", "--store", str(store))[1])}
+    assert state == {"exact": "awaited", "toolchain": "candidate"}
+
+
+def test_ls_shows_a_generation_on_which_two_engines_died_as_condemned(store: Path) -> None:
+    found = listed(store)
+    opened = open_store(str(store), "read-write", time.sleep)
+    for pod in "ab":
+        opened.record_boot("toolchain", found["key"], f"{found['name']}.died.{pod}", {})
+    assert (listed(store)["state"], listed(store)["died"]) == ("condemned", 2)
