@@ -78,6 +78,12 @@ def killed_ready(pod: Pod, restored_start: stories.RestoredStart) -> stories.Kil
 
 
 @pytest.fixture(scope="session")
+def other_arguments(pod: Pod, killed_ready: stories.KilledReady) -> stories.OtherArguments:
+    """Start an engine with other arguments on what the first one published."""
+    return stories.other_arguments(pod)
+
+
+@pytest.fixture(scope="session")
 def killed_warming(troubled_pod: Pod) -> stories.KilledWarming:
     """Kill a cold engine while it is warmed, and start it again."""
     return stories.killed_warming(troubled_pod, troubled_pod.workplace.root / "small.yaml")

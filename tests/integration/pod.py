@@ -125,12 +125,12 @@ class Pod:
         self.daemon = SidecarProcess(folders, log, given, command, environment, prefix)
         return self.daemon.__enter__()
 
-    def start_engine(self) -> EngineProcess:
-        """Start the engine behind the launcher which the daemon has laid down."""
+    def start_engine(self, *more: str) -> EngineProcess:
+        """Start the engine behind the launcher which the daemon has laid down; `more` are words for `vllm serve`."""
         assert self.daemon is not None, "without a daemon there is no launcher"
         launcher = self.workplace.control / "launcher.py"
         self.daemon.wait_for(lambda _: launcher.exists(), END_S, "the launcher lies in the control directory")
-        command = [os.fspath(self._paths.python), os.fspath(launcher), "--", *self.serve()]
+        command = [os.fspath(self._paths.python), os.fspath(launcher), "--", *self.serve(*more)]
         self.engine = EngineProcess(command, self.environment, self.workplace.log("engine"))
         return self.engine
 

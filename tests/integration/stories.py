@@ -63,6 +63,14 @@ class RestoredStart:
 
 
 @dataclass(frozen=True)
+class OtherArguments:
+    """Another engine configuration on the same image and machine, beside the store of the first."""
+
+    ready: Status
+    kernels_at_ready: Kernels
+
+
+@dataclass(frozen=True)
 class KilledReady:
     """The restored engine, killed while ready and started again. Times in monotonic seconds."""
 
@@ -148,6 +156,17 @@ def killed_ready(pod: Pod) -> KilledReady:
         ready = daemon.wait_until_ready(READY_S)
         _until(lambda: watch.times_of(200, killed_at), "the probe answers 200 again")
     told = KilledReady(killed_at, watch, sentence, before, ready, kernel_files(pod.live))
+    pod.end()
+    return told
+
+
+def other_arguments(pod: Pod) -> OtherArguments:
+    """Wipe all but the store, and start an engine that compiles other shapes; end it."""
+    pod.move_to_another_node()
+    daemon = pod.start_daemon()
+    pod.start_engine("--max-model-len", "1536")
+    ready = daemon.wait_until_ready(READY_S)
+    told = OtherArguments(ready, kernel_files(pod.live))
     pod.end()
     return told
 
