@@ -32,7 +32,9 @@ def gate(snapshot: Snapshot) -> Gate:
 
 
 def _awaiting_launcher(s: Snapshot) -> str:
-    if s.mode is Mode.CHILD and s.died:
+    if s.stopping:
+        return f"The engine ended, as it was asked to: {s.died}"
+    if s.mode is Mode.CHILD and (s.relaunch or s.deaths or s.cold_next):
         without = "with empty caches, which are suspect" if s.cold_next else "once more"
         return f"The engine ended before it was ready on restored caches: {s.died} Its command is started {without}."
     if s.mode is Mode.CHILD:

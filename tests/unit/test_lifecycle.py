@@ -273,6 +273,11 @@ def test_a_child_that_dies_twice_on_restored_caches_is_started_cold_and_then_giv
     assert third[-1] == lc.Exit(1)
 
 
+def test_a_child_that_ends_when_it_is_asked_to_is_not_told_as_one_that_died_on_its_caches() -> None:
+    snapshot, _ = _run(_ready(Mode.CHILD), lc.StopAsked(), lc.AttemptClosed("a", "It was asked to end.", counts=False))
+    assert lc.gate(snapshot).sentence == "The engine ended, as it was asked to: It was asked to end."
+
+
 def test_a_child_whose_death_has_another_known_cause_is_not_started_again() -> None:
     snapshot, _ = _run(Snapshot(Mode.CHILD), lc.Started())
     _, commands = _dies(snapshot, "a", "g", counts=False)
