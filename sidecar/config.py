@@ -71,6 +71,9 @@ class Settings(pydantic.BaseModel):
     store_mode: Literal["read-write", "read-only"] = Field(
         "read-write", description="`read-only`: restore only, for pods that must not publish."
     )
+    unmanaged_interval_s: float = Field(
+        60, gt=0, le=3600, description="Time between two looks for directories that grow and belong to no family."
+    )
     profile: str = Field("auto", description="Warm-up profile: `auto` (by SM version), a shipped name, or a path.")
     sm: str = Field(
         "",
@@ -87,6 +90,16 @@ class Settings(pydantic.BaseModel):
     )
     launcher: bool = Field(
         True, description="The engine's command is prefixed by the launcher; `false`: the sidecar only sees its port."
+    )
+    extra_roots: str = Field(
+        "",
+        description="Absolute directories, separated by colons, that are watched for growth besides HOME and TMPDIR: "
+        "what compiles there is reported as an unknown cache.",
+    )
+    exclude_families: str = Field(
+        "",
+        description="Cache families, separated by commas, that are neither restored nor published, such as "
+        "`flashinfer_autotune`.",
     )
     restore_timeout_s: float = Field(
         60,
@@ -189,6 +202,15 @@ class Settings(pydantic.BaseModel):
             raise ValueError("must be an absolute path, because engine and sidecar must mean the same directory")
         return value
 
+    @pydantic.field_validator("extra_roots")
+    @classmethod
+    def _absolute_roots(cls, value: str) -> str:
+        roots = [root.rstrip("/") for root in value.split(":") if root.strip()]
+        for root in roots:
+            if not Path(root).is_absolute():
+                raise ValueError(f"'{root}' must be an absolute path, and not the root directory")
+        return ":".join(roots)
+
     @pydantic.field_validator("store")
     @classmethod
     def _directory_store(cls, value: str) -> str:
@@ -202,6 +224,16 @@ class Settings(pydantic.BaseModel):
     def golden_policies(self) -> tuple[str, ...]:
         """Give the policies of `on_golden_failed` in the order in which they are tried."""
         return tuple(self.on_golden_failed.split(","))
+
+    @property
+    def watched_roots(self) -> tuple[str, ...]:
+        """Give the directories of `extra_roots`."""
+        return tuple(root for root in self.extra_roots.split(":") if root)
+
+    @property
+    def excluded_families(self) -> tuple[str, ...]:
+        """Give the names of `exclude_families`; whether there are such families is known to the caches."""
+        return tuple(name for word in self.exclude_families.split(",") if (name := word.strip()))
 
     @property
     def listen_host(self) -> str:

@@ -5,20 +5,26 @@ What the files mean is not known here, and no directory tree is walked.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sidecar.errors import FileUnreadable
 
 JSON_LIMIT = 4 * 1024 * 1024
 FILE_MODE = 0o664
+DIRECTORY_MODE = 0o2775
 NO_LINKS_HERE = frozenset({errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+# What mounts of buckets say to the rename of a directory; gcsfuse says EMFILE (rename-dir-limit).
+NO_FOLDER_RENAME = NO_LINKS_HERE | {errno.EXDEV, errno.EMFILE, errno.EINVAL}
 NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES})
 
 
@@ -34,7 +40,11 @@ def is_temporary(name: str) -> bool:
 
 def sync_directory(path: Path) -> None:
     """Make names in a directory durable, where the filesystem can do that. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        # Names were made in it a moment ago: another client of a network volume made it, and we don't see it yet.
+        return
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -69,26 +79,63 @@ def create_exclusively(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
     sync_directory(path.parent)
 
 
+def create_folder_exclusively(path: Path, name: str, data: bytes, prepare_in: Path) -> None:
+    """Create a directory that holds one file, whole, unless there is one that is not empty. Raises FileExistsError, else OSError.
+
+    The finished directory is renamed to its name, which fails where one with anything in it is (rename(2), ENOTEMPTY).
+    That holds between the mounts of a network volume, too, where of two links or O_EXCL both may succeed (seen in every
+    second race with `weed mount` of SeaweedFS 4.48). Where directories can't be renamed, `create_exclusively` decides.
+    `prepare_in` must be on the same filesystem; what a crash leaves there has a temporary name.
+    """
+    prepared = temporary_name(prepare_in / path.name)
+    try:
+        os.mkdir(prepared)
+        share_with_group(prepared)
+        _fill(prepared / name, data, FILE_MODE)
+        sync_directory(prepared)
+        _rename_folder_or_create(prepared, path, name, data)
+    finally:
+        shutil.rmtree(prepared, ignore_errors=True)
+    sync_directory(path.parent)
+
+
+def share_with_group(folder: Path) -> None:
+    """Give a directory of ours the mode 2775: the engine may run as another user of the same group."""
+    # Some network mounts have no modes; what they allow is decided by their mount options.
+    with contextlib.suppress(OSError):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(DIRECTORY_MODE)
+
+
 def write_json_durably(path: Path, value: Mapping[str, Any], mode: int = FILE_MODE) -> None:
     """Replace a JSON file in one step, readable by people. Raises OSError."""
-    write_durably(path, _json_bytes(value), mode)
+    write_durably(path, json_bytes(value), mode)
 
 
 def create_json_exclusively(path: Path, value: Mapping[str, Any], mode: int = FILE_MODE) -> None:
     """Create a JSON file unless it exists. Raises FileExistsError, else OSError."""
-    create_exclusively(path, _json_bytes(value), mode)
+    create_exclusively(path, json_bytes(value), mode)
+
+
+def open_plain(path: Path, limit: int) -> BinaryIO:
+    """Open a plain file of at most `limit` bytes for reading. Raises FileUnreadable with a sentence, else OSError."""
+    # O_NONBLOCK: a FIFO under this name must not hold the reader for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    stream = os.fdopen(descriptor, "rb")
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return stream
+    stream.close()
+    if not stat.S_ISREG(status.st_mode):
+        raise FileUnreadable(f"{path} is not a plain file.")
+    raise FileUnreadable(f"{path} is larger than the {limit} bytes allowed for such a file.")
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """Read a JSON object of at most `limit` bytes. Raises FileUnreadable with a sentence, else OSError."""
-    # O_NONBLOCK: a FIFO under this name must not hold the reader for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise FileUnreadable(f"{path} is not a plain file.")
-        data = stream.read(limit + 1) if status.st_size <= limit else b""
-    if status.st_size > limit or len(data) > limit:
+    with open_plain(path, limit) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
         raise FileUnreadable(f"{path} is larger than the {limit} bytes allowed for such a file.")
     try:
         value = json.loads(data)
@@ -99,7 +146,8 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     return value
 
 
-def _json_bytes(value: Mapping[str, Any]) -> bytes:
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Write a JSON object so that people can read it, too."""
     return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
 
 
@@ -113,8 +161,20 @@ def _write_temporary(path: Path, data: bytes, mode: int) -> Path:
     return temporary
 
 
+def open_shared(path: Path | str, flags: int, mode: int) -> int:
+    """Open a file and, where this creates it, give its group what `mode` says, whatever the umask. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    if flags & os.O_CREAT:
+        # Fails where the file is another user's, and on network mounts without modes.
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            if status.st_uid == os.geteuid() and mode & 0o070 & ~status.st_mode:
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | mode & 0o070)
+    return descriptor
+
+
 def _fill(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = open_shared(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
         stream.flush()
@@ -131,6 +191,30 @@ def _link_or_create(temporary: Path, path: Path, data: bytes, mode: int) -> None
         if error.errno not in NO_LINKS_HERE:
             raise
         _fill_or_remove(path, data, mode)
+
+
+def _rename_folder_or_create(prepared: Path, path: Path, name: str, data: bytes) -> None:
+    try:
+        os.rename(prepared, path)
+    except OSError as error:
+        if error.errno in TAKEN:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+        if error.errno == errno.ENOENT and not prepared.exists() and _holds(path / name, data):
+            # A server may get a request twice, and deny the second what the first one did.
+            return
+        if error.errno not in NO_FOLDER_RENAME:
+            raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        share_with_group(path)
+        create_exclusively(path / name, data)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _fill_or_remove(path: Path, data: bytes, mode: int) -> None:

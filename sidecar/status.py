@@ -148,7 +148,7 @@ SECTIONS: Mapping[str, str] = {
     "`last_exit`.",
     "restore": "`outcome` (pending, waiting, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
     "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, `waited_s`, "
-    "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched).",
+    "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched, why).",
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, adopted), `sentence`, "
     "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
     "seconds, detail), "
@@ -156,7 +156,8 @@ SECTIONS: Mapping[str, str] = {
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
     "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
     "golden": "`outcome` (pending, running, passed, degenerate, failed, engine_gone), `sentence`, `checks`.",
-    "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; or `trouble`.",
+    "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; "
+    "`unmanaged`: directories in no family that grew (path, bytes, files, where); or `trouble`.",
     "gpu": "What NVML says, or `unavailable` with the reason.",
     "timeline": "Every stay in a phase with its seconds.",
     "events": "The last events, oldest first.",

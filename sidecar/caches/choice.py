@@ -15,7 +15,7 @@ from sidecar.caches.flight import wait_for_the_first
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST, Claim, Progress, RestoreRequest
 from sidecar.caches.store import DirectoryStore
-from sidecar.errors import StoreDamaged, WarmupError
+from sidecar.errors import StoreDamaged, StoreUnavailable, WarmupError
 
 #: As many engines that died on a generation condemn it, in one pod or in several, unless another became ready on it.
 DEATHS = 2
@@ -87,7 +87,7 @@ class Choice:
             return None
         quarantined, ends = self._store.quarantined(scope, key), self._store.boot_ends(scope, key)
         proven = [name for name in names if ends[name, "ready"] and name not in quarantined]
-        others_try = False
+        others_try, trouble = False, None
         for name in names:
             candidate = not ends[name, "ready"]
             # With a proven one to fall back on, a pod that could not have the newest takes no older candidate either.
@@ -107,11 +107,17 @@ class Choice:
                     found = self._store.read_manifest(scope, key, name)
                 except StoreDamaged:
                     reason = "manifest"
+                except StoreUnavailable as error:
+                    # One manifest that can't be read must not make every start cold; a store that fails altogether
+                    # fails again with the next.
+                    trouble, reason = error, "manifest"
                 else:
                     if found is not None:
                         return found
                     continue
             rejected[reason] += 1
+        if trouble is not None:
+            raise trouble
         return None
 
     def _claim(self, scope: KeyScope, key: str, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Claims in the store: one pod at a time tries a generation, or makes the first one of a key.
 
-A claim is a file that is created exclusively, and a beat that its holder renews. Nobody is ever kept from starting by one:
+A claim is a folder that is created exclusively, and in it a beat that its holder renews. Nobody is ever kept from starting by one:
 who finds a claim takes another way, or waits for a limited time. What is claimed is decided in `choice`.
 """
 
@@ -14,6 +14,7 @@ from sidecar.caches.store import DirectoryStore
 from sidecar.errors import WarmupError
 
 FOLDER = "claims"
+HOLDER, BEAT = "holder.json", "beat.json"
 BEAT_S = 15.0
 #: A holder whose beat has not changed for so long is gone. Clients of a network volume may see each other a minute late
 #: (Linux nfs(5): acregmax and acdirmax are 60 s), and a beat may be missed.
@@ -45,8 +46,7 @@ class Claims:
         epoch = max(self._epochs(what), default=0)
         if not epoch:
             return None
-        claim = self._read(what, f"{epoch:08d}.json")
-        beat = self._read(what, f"{epoch:08d}.beat")
+        claim, beat = self._read(what, epoch, HOLDER), self._read(what, epoch, BEAT)
         count = beat.get("count")
         return Seen(
             epoch, str(claim.get("holder", "")), count if isinstance(count, int) else 0, bool(beat.get("released"))
@@ -58,7 +58,7 @@ class Claims:
         Raises StoreUnavailable, StoreReadOnly or StoreFull.
         """
         epoch = after + 1
-        place = (FOLDER, what, f"{epoch:08d}.json")
+        place = (FOLDER, what, f"{epoch:08d}", HOLDER)
         if not self._store.create_note(self._scope, self._key, place, {"format": 1, "holder": self._holder}):
             return None
         claim = Claim(scope=self._scope, key=self._key, what=what, epoch=epoch, holder=self._holder)
@@ -66,8 +66,7 @@ class Claims:
         for old in self._epochs(what):
             # The last but one is kept: somebody may be looking at it.
             if old < epoch - 1:
-                for ending in ("json", "beat"):
-                    self._store.remove_note(self._scope, self._key, (FOLDER, what, f"{old:08d}.{ending}"))
+                self._store.remove_notes(self._scope, self._key, (FOLDER, what, f"{old:08d}"))
         return claim
 
     def try_to_take(self, what: str) -> Claim | None:
@@ -85,19 +84,18 @@ class Claims:
             return None
 
     def _lapsed(self, what: str, seen: Seen) -> bool:
-        age = self._store.note_age_s(self._scope, self._key, (FOLDER, what, f"{seen.epoch:08d}.beat"))
-        if age is None:
-            age = self._store.note_age_s(self._scope, self._key, (FOLDER, what, f"{seen.epoch:08d}.json"))
+        folder = (FOLDER, what, f"{seen.epoch:08d}")
+        ages = (self._store.note_age_s(self._scope, self._key, (*folder, name)) for name in (BEAT, HOLDER))
+        age = next((each for each in ages if each is not None), None)
         return age is None or age > TTL_S
 
     def _epochs(self, what: str) -> list[int]:
         names = self._store.notes(self._scope, self._key, (FOLDER, what))
-        known = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        return [int(name) for name in known if name.isdecimal() and len(name) == 8]
+        return [int(name) for name in names if name.isdecimal() and len(name) == 8]
 
-    def _read(self, what: str, name: str) -> dict[str, object]:
+    def _read(self, what: str, epoch: int, name: str) -> dict[str, object]:
         try:
-            return self._store.read_note(self._scope, self._key, (FOLDER, what, name)) or {}
+            return self._store.read_note(self._scope, self._key, (FOLDER, what, f"{epoch:08d}", name)) or {}
         except WarmupError:
             # Half-written or strange: nobody we know holds it.
             return {}
@@ -106,4 +104,4 @@ class Claims:
 def beat(store: DirectoryStore, claim: Claim, count: int, released: bool = False) -> None:
     """Renew a claim, or give it back. Raises StoreUnavailable, StoreReadOnly or StoreFull."""
     record = {"format": 1, "holder": claim.holder, "count": count, "released": released}
-    store.write_note(claim.scope, claim.key, (FOLDER, claim.what, f"{claim.epoch:08d}.beat"), record)
+    store.write_note(claim.scope, claim.key, (FOLDER, claim.what, f"{claim.epoch:08d}", BEAT), record)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar.caches.live_cache import STAGING_NAME, TRASH_NAME, make_directory, remove_marker
+from sidecar.caches.live_cache import STAGING_NAME, TRASH_NAME, make_directory, remove_marker, remove_orphan_locks
 from sidecar.caches.messages import CommitEntry
 
 
@@ -59,6 +59,8 @@ def commit(
             committed.append(entry.family)
     sweep_trash(root)
     checkpoint("trash removed")
+    # What this pod keeps may hold locks of an engine that was killed, and the next one would wait for them.
+    remove_orphan_locks(root)
     return CommitReport(tuple(committed), failed)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches import validity
-from sidecar.caches.families import BY_NAME, is_restless
+from sidecar.caches.families import BY_NAME, Family, is_restless
 from sidecar.caches.manifest import Manifest, StoredFile
 from sidecar.caches.scan import Entry, Tree
 from sidecar.caches.snapshot import Snapshot
@@ -46,22 +46,29 @@ class Digests:
         return self._known[family, path]
 
 
-def compute(snapshot: Snapshot, parent: Manifest | None, restored: Manifest | None, digests: Digests) -> Delta:
+def compute(
+    snapshot: Snapshot,
+    parent: Manifest | None,
+    restored: Manifest | None,
+    digests: Digests,
+    is_whole: Callable[[Family, str, list[str]], bool],
+) -> Delta:
     """Compare the snapshot with the newest generation, and with the one this live cache was restored from.
 
     An entry that the parent lacks is added. One that both have and that differs stays the parent's, unless the engine
     rebuilt what was restored from just this version (then the stored one is of no use), or the live one has more
-    files.
+    files. `is_whole` is asked of entries that would be added: there are few, and each answer opens files.
     """
     delta = Delta()
-    theirs, origin = _by_family(parent), _by_family(restored)
+    theirs = _by_family(parent)
+    origin = theirs if restored is parent else _by_family(restored)
     for name, tree in snapshot.trees.items():
         stored = theirs.get(name, {})
         family = BY_NAME[name]
         stored_entries = validity.entries(family, stored)
         for entry, paths in validity.entries(family, tree).items():
             chosen = _Choice(name, tree, stored, origin.get(name, {}), digests).of(paths, stored_entries.get(entry, []))
-            if chosen:
+            if chosen and is_whole(family, entry, paths):
                 delta.added.setdefault(name, []).extend(chosen)
                 if len(chosen) == len(paths):
                     delta.replaced.setdefault(name, []).extend(stored_entries.get(entry, []))

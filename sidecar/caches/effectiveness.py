@@ -1,6 +1,6 @@
 """How much of what was restored an engine really used: copied is not hit.
 
-Only status of files is looked at, nothing is opened; what to make of a poor ratio is decided elsewhere.
+Only status of files is looked at; why a family was of little use is found out in `unused`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from sidecar.caches import unused
 from sidecar.caches.families import Family, is_kernel, is_left_out, stored_families
-from sidecar.caches.scan import Tree, compare, scan_live_cache
+from sidecar.caches.scan import Changes, Tree, compare, scan_live_cache
 
 #: Below this share of its kernels a restored family counts as not used: the engine looked elsewhere, or rebuilt.
 POOR = 0.5
@@ -24,13 +26,14 @@ class Effect:
     """One family, in kernels (in files, where a family has none): how many were restored, and what became of them.
 
     `read` were opened by the engine; None where the filesystem doesn't record it (mounted noatime). `rebuilt` were
-    written anew or removed, `compiled` are new ones beside them.
+    written anew or removed, `compiled` are new ones beside them. `why` says in one clause what explains a poor ratio.
     """
 
     restored: int
     read: int | None
     rebuilt: int
     compiled: int
+    why: str = ""
 
     @property
     def ratio(self) -> float:
@@ -49,8 +52,8 @@ class Effect:
         """Say whether nothing of the family was read although the filesystem would tell."""
         return self.restored > 0 and self.read == 0
 
-    def to_json(self) -> dict[str, float | int | bool | None]:
-        """Give the counts and the ratio, rounded to a thousandth."""
+    def to_json(self) -> dict[str, float | int | bool | str | None]:
+        """Give the counts, the ratio rounded to a thousandth, and what explains it."""
         return {
             "restored": self.restored,
             "read": self.read,
@@ -58,32 +61,43 @@ class Effect:
             "compiled": self.compiled,
             "ratio": round(self.ratio, 3),
             "untouched": self.untouched,
+            "why": self.why,
         }
 
 
-def measure(live_cache: Path | str, laid: Mapping[str, Tree], restored: Iterable[str]) -> dict[str, Effect]:
+def measure(
+    live_cache: Path | str, laid: Mapping[str, Tree], restored: Iterable[str], facts: Mapping[str, Any] | None = None
+) -> dict[str, Effect]:
     """Compare what lay in the live cache when the engine started (`laid`) with what lies there now.
 
-    `restored` names the families that came from the store. Restored files have equal access and modification times
-    (see `staging`), so a later access time means that somebody read them: relatime updates it at the first read,
-    mount(8). Raises OSError.
+    `restored` names the families that came from the store, `facts` are the launcher's. Restored files have equal access
+    and modification times (see `staging`), so a later access time means that somebody read them: relatime updates it at
+    the first read, mount(8). Raises OSError.
     """
     tells = records_reads(live_cache)
-    now = scan_live_cache(live_cache)
-    changes = compare(laid, now)
+    changes = compare(laid, scan_live_cache(live_cache))
+    wanted = frozenset(restored)
     found: dict[str, Effect] = {}
     for family in stored_families():
-        before = _counted(family, laid.get(family.name, {}))
-        if family.name not in restored or not before:
-            continue
-        change = changes.get(family.name)
-        changed = {*change.changed, *change.gone} if change else set[str]()
-        rebuilt = changed & before
-        new = set(change.new) if change else set[str]()
-        compiled = _counted(family, dict.fromkeys(new)) if any(is_kernel(family, path) for path in before) else new
-        read = _read(Path(live_cache, family.directory), before - rebuilt) if tells else None
-        found[family.name] = Effect(len(before), read, len(rebuilt), len(compiled))
+        before = laid.get(family.name, {})
+        if family.name in wanted and _counted(family, before):
+            root = Path(live_cache, family.directory)
+            change = changes.get(family.name, Changes())
+            effect = _effect(family, before, change, root, tells)
+            if effect.ratio < POOR:
+                why = unused.reason(family, before, change, effect.read, root, facts or {})
+                effect = replace(effect, why=why)
+            found[family.name] = effect
     return found
+
+
+def _effect(family: Family, before: Tree, change: Changes, root: Path, tells: bool) -> Effect:
+    kernels = _counted(family, before)
+    rebuilt = {*change.changed, *change.gone} & kernels
+    new = set(change.new)
+    compiled = _counted(family, new) if any(is_kernel(family, path) for path in kernels) else new
+    read = _read(root, kernels - rebuilt) if tells else None
+    return Effect(len(kernels), read, len(rebuilt), len(compiled))
 
 
 def records_reads(live_cache: Path | str) -> bool:
@@ -100,18 +114,12 @@ def records_reads(live_cache: Path | str) -> bool:
 
 
 def sentence(effects: Mapping[str, Effect]) -> str:
-    """Say which restored families were of no use and what that hints at; empty when all were."""
-    poor = [f"{name} ({effect.ratio:.0%})" for name, effect in effects.items() if effect.ratio < POOR]
-    untouched = [name for name, effect in effects.items() if effect.untouched and effect.compiled]
-    parts = []
-    if poor:
-        parts.append(f"Little of what was restored was used: {', '.join(poor)}.")
-    if untouched:
-        parts.append(
-            f"The engine read nothing of {' and '.join(untouched)} and compiled beside it: it looks in another directory, "
-            "or its own key differs (`cache_key_factors.json` in the live cache names vLLM's)."
-        )
-    return " ".join(parts)
+    """Say which restored families were of little use and why; empty when all were used."""
+    poor = {name: effect for name, effect in effects.items() if effect.ratio < POOR}
+    if not poor:
+        return ""
+    parts = [f"{name} ({effect.ratio:.0%}{f': {effect.why}' if effect.why else ''})" for name, effect in poor.items()]
+    return f"Little of what was restored was used: {'; '.join(parts)}."
 
 
 def _counted(family: Family, paths: Iterable[str]) -> set[str]:

@@ -53,7 +53,10 @@ def sentence_for(
         names = " and ".join(manifest.name for manifest in chosen.values())
         parts.append(f"Restored {files} files ({size / 1e6:.1f} MB) of {len(families)} families from {names}.")
     elif outcome == "failed":
-        parts.append("What the store holds for this engine could not be used; the engine starts cold.")
+        parts.append(
+            "What the store holds for this engine could not be used; the engine starts cold. "
+            "`warmup-sidecar store verify --deep` says what is damaged."
+        )
     elif outcome == "kept":
         parts.append("The store has nothing that fits; what this pod's earlier attempt compiled is kept.")
     elif outcome == "miss":

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sidecar.caches import normalise
 
 KeyScope = Literal["exact", "toolchain"]
-SCHEME = 1
+SCHEME = 2
 KEY_LENGTH = 32
 BOTH: tuple[KeyScope, ...] = ("exact", "toolchain")
 EXACT: tuple[KeyScope, ...] = ("exact",)
@@ -106,6 +106,22 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[Differen
     return [Difference(name, ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)]
 
 
+def cuda_majors(facts: Facts) -> frozenset[str]:
+    """Name the major versions of CUDA that the engine's image has: torch's, and nvcc's; empty when neither is known.
+
+    torch's is the tag of its version (`2.11.0+cu130`), else the version of the one CUDA runtime wheel there is.
+    """
+    torch = re.search(r"\+cu(\d+)\d$", str(_at(facts, "packages", "torch", "version") or ""))
+    runtimes = {
+        version.partition(".")[0]
+        for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu13")
+        if (version := str(_at(facts, "packages", name, "version") or ""))
+    }
+    nvcc = str(_at(facts, "toolchain", "nvcc") or "").partition(".")[0]
+    of_torch = {torch[1]} if torch else runtimes
+    return frozenset(found for found in (*of_torch, nvcc) if found.isdecimal())
+
+
 def _short(value: str | None) -> str:
     if value is None:
         return "not given"
@@ -144,16 +160,25 @@ def _hidden(values: Mapping[str, str]) -> Values:
     }
 
 
+def _own_name(facts: Facts) -> str:
+    return str(facts.get("hostname") or "")
+
+
 def _argv(facts: Facts, _live_cache: str) -> Values:
-    return _hidden(normalise.arguments(normalise.words_of(_at(facts, "argv"))))
+    return _hidden(normalise.arguments(normalise.words_of(_at(facts, "argv")), _own_name(facts)))
 
 
 def _environment(facts: Facts, _live_cache: str) -> Values:
-    return _hidden(normalise.environment(_variables(facts)))
+    return _hidden(normalise.environment(_variables(facts), _own_name(facts)))
 
 
 def _compiler_environment(facts: Facts, _live_cache: str) -> Values:
-    return _hidden(normalise.compiler_environment(_variables(facts)))
+    return _hidden(normalise.compiler_environment(_variables(facts), _own_name(facts)))
+
+
+def _argument_files(facts: Facts, _live_cache: str) -> Values:
+    found = _at(facts, "argv_files")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
 def _packages(facts: Facts, _live_cache: str) -> Values:
@@ -220,16 +245,18 @@ FACTS: tuple[Fact, ...] = (
     Fact("libc", "libc", BOTH, _one("libc"), "Shared objects are linked against it."),
     Fact("cpu_arch", "cpu.arch", BOTH, _one("cpu", "arch"), "Host code."),
     Fact("cpu_flags", "cpu.flags", EXACT, _one("cpu", "flags"), "Inductor builds host code for exactly this CPU."),
-    Fact("gpu_kinds", "gpus[].sm or name", TOOLCHAIN, _gpu_kinds, "Device code runs on its SM version only."),
+    Fact("gpu_kinds", "gpus[].sm or name", BOTH, _gpu_kinds, "Device code runs on its SM version only."),
     Fact("gpus", "gpus[].name by index", EXACT, _gpu_names, "torch.compile keys by name and embeds device indices."),
     Fact("driver_major", "driver.version", TOOLCHAIN, _driver_major, "Decides which CUDA runtimes and PTX load."),
     Fact("driver", "driver.version", EXACT, _one("driver", "version"), "Tactics are timed and graphs built on it."),
     Fact("compilers", "environment", TOOLCHAIN, _compiler_environment, "Flags that self-keyed compilers read."),
     Fact("environment", "environment", EXACT, _environment, "Switches that vLLM's own key may leave out."),
     Fact("argv", "argv", EXACT, _argv, "Model, sizes, parallelism, quantisation: the shapes that were compiled."),
+    Fact("config_file", "argv_files", EXACT, _argument_files, "Arguments that `--config` names a file for."),
     Fact("world", "world", EXACT, _world, "Each rank's artifacts are its own."),
     Fact("home", "home", EXACT, _one("home"), "vLLM 0.22 to 0.26 hash paths below it."),
     Fact("cpu_model", "cpu.model", NONE, _one("cpu", "model"), "Shown only: the flags decide."),
     Fact("uid", "uid", NONE, _one("uid"), "Shown only: files are shared through the group."),
     Fact("cwd", "cwd", NONE, _one("cwd"), "Shown only: no key holds it."),
+    Fact("hostname", "hostname", NONE, _one("hostname"), "Taken out of values: it differs from pod to pod."),
 )

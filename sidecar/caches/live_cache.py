@@ -6,9 +6,12 @@ What the files are is not known here (`families`), and none of them is moved (`c
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import io
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +19,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from sidecar.errors import FileUnreadable, LiveCacheUnusable
-from sidecar.files import read_json, write_json_durably
+from sidecar.files import DIRECTORY_MODE as DIRECTORY_MODE
+from sidecar.files import open_shared, read_json, share_with_group, write_json_durably
 
 LOCK_NAME = ".warmup.lock"
 MARKER_NAME = ".warmup-live.json"
 STAGING_NAME = ".staging"
 TRASH_NAME = ".trash"
-DIRECTORY_MODE = 0o2775
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 # Filesystems over a network, as mountinfo names them (Linux 6.x, and the FUSE names of common object-store mounts).
@@ -58,7 +61,7 @@ def lock_live_cache(live_cache: Path | str) -> LiveCacheLock:
     path = Path(live_cache, LOCK_NAME)
     try:
         make_directory(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+        descriptor = open_shared(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o660)
     except OSError as error:
         raise LiveCacheUnusable(
             f"The live cache {live_cache} can't be written ({error.strerror}); mount a writable volume there, "
@@ -82,16 +85,118 @@ def make_directory(path: Path) -> None:
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
+        # Not `exist_ok`, which looks again: on a network volume another client's directory may stay unseen for a while.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
         share_with_group(folder)
 
 
-def share_with_group(folder: Path) -> None:
-    """Give a directory of ours the mode 2775: the engine may run as another user of the same group."""
-    # Some network mounts have no modes; what they allow is decided by their mount options.
-    with contextlib.suppress(OSError):
-        if folder.stat().st_uid == os.geteuid():
-            folder.chmod(DIRECTORY_MODE)
+@dataclass(frozen=True)
+class Locks:
+    """Lock files found in a live cache, by absolute path: those that nobody held and that are gone, and those held."""
+
+    removed: tuple[str, ...]
+    held: tuple[str, ...]
+
+
+def remove_orphan_locks(live_cache: Path | str) -> Locks:
+    """Remove the compilers' lock files that no process holds. Only before the engine starts. Never raises OSError.
+
+    filelock locks with flock(2), so what is left by a process that was killed can be taken. torch's FileBaton
+    (torch/utils/file_baton.py) takes the mere existence of a file named `lock` for held, and an orphan makes its next
+    user wait for ever; its holder keeps it open, which a lease (fcntl(2), F_SETLEASE) finds out.
+    """
+    removed, held = list[str](), list[str]()
+    for folder, folders, names in os.walk(live_cache):
+        if folder == os.fspath(live_cache):
+            folders[:] = [name for name in folders if name not in (STAGING_NAME, TRASH_NAME)]
+            continue
+        for name in names:
+            if name == "lock" or name.endswith(".lock") or os.path.basename(folder) == "locks":
+                path = os.path.join(folder, name)
+                (removed if _removed_as_orphan(path) else held).append(path)
+    return Locks(tuple(removed), tuple(held))
+
+
+def _removed_as_orphan(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_open_elsewhere(descriptor):
+            os.unlink(path)
+            return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_open_elsewhere(descriptor: int) -> bool:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        # Other errors: not our file, or a filesystem without leases. Then flock alone has to do.
+        return error.errno == errno.EAGAIN
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+class LiveFile(io.RawIOBase):
+    """A file of the live cache, for reading. Raises FileNotFoundError when it is gone.
+
+    Every other error of its disk ends the file early and is kept in `trouble`: it must not be taken for an error of
+    where the bytes go, and one file that can't be read must not keep the others from being published.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__()
+        self.trouble = ""
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes, all that is left when negative; nothing at the end and after an error."""
+        if size < 0:
+            return self.readall()
+        try:
+            return b"" if self.trouble else os.read(self._descriptor, size)
+        except OSError as error:
+            self.trouble = error.strerror or str(error)
+            return b""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        super().close()
+
+
+def disk_trouble(live_cache: Path | str, what: str, error: OSError) -> str:
+    """Say in a sentence that the live cache can't be `what` (read, written), and what to do about it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"The live cache {live_cache} is full ({error.strerror}); give its volume more room."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"The live cache {live_cache} can't be {what} ({error.strerror}); give the engine and the sidecar a common "
+            "group (fsGroup), and the engine umask 007."
+        )
+    return f"The live cache {live_cache} can't be {what} ({error.strerror or error}); check its volume."
 
 
 def network_filesystem(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | None:

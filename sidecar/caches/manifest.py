@@ -6,10 +6,12 @@ Packs are not opened here (`packs`), and no name in the store is known (`store`)
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from sidecar.errors import FormatFromTheFuture, StoreDamaged
 
@@ -19,6 +21,14 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 GENERATION_NAME = re.compile(r"(\d{8})-[0-9a-f]{16}")
 FAMILY_NAME = re.compile(r"[a-z0-9_]{1,40}")
 SIZE_LIMIT = 1 << 44
+TIME_LIMIT = 1 << 63
+CONFINED = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\0]{1,255}(?:/(?!\.{1,2}(?:/|\Z))[^/\0]{1,255})*")
+# The line that ends the head of a manifest; each file has a line of its own after it.
+HEAD_END = b'"files":['
+DOCUMENT_END = b"\n]}\n"
+HEAD_LIMIT = 4 * 1024 * 1024
+# What is parsed at once, in bytes: parsing line by line takes four times as long.
+BATCH = 256 * 1024
 
 
 class StoredFile(NamedTuple):
@@ -74,6 +84,10 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object; `from_json` reads it back."""
+        return {**self.head(), "files": [json.loads(_line(one)) for one in self.files]}
+
+    def head(self) -> dict[str, Any]:
+        """Return the JSON object without its files."""
         return {
             "format": FORMAT,
             "scope": self.scope,
@@ -83,7 +97,6 @@ class Manifest:
             "created_unix_s": self.created_unix_s,
             "created_by": self.created_by,
             "packs": [{"digest": one.digest, "bytes": one.bytes, "unpacked": one.unpacked} for one in self.packs],
-            "files": [_file_json(one) for one in self.files],
         }
 
 
@@ -99,19 +112,47 @@ def sequence_of(name: str) -> int:
     return int(found.group(1)) if found else 0
 
 
+def lines(manifest: Manifest) -> Iterator[bytes]:
+    """Yield the JSON document in pieces, a line a file, so that `read` needs no more memory than the files do."""
+    head = json.dumps(manifest.head(), separators=(",", ":"))
+    yield f"{head[:-1]},".encode() + HEAD_END
+    start = "\n"
+    for file in manifest.files:
+        yield f"{start}{_line(file)}".encode()
+        start = ",\n"
+    yield DOCUMENT_END
+
+
+def read(stream: BinaryIO) -> Manifest:
+    """Read a manifest file and believe nothing of it.
+
+    One that was written by `lines` takes the memory of its files; any other JSON is read whole. Raises as `from_json`
+    does, and OSError of the stream.
+    """
+    first = stream.readline(HEAD_LIMIT)
+    try:
+        if first.rstrip().endswith(HEAD_END):
+            return from_json({**json.loads(first + b"]}"), "files": _lines_of(stream)})
+        value = json.loads(first + stream.read())
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"A manifest can't be used: it is not valid JSON ({error!s:.120}).") from error
+    if not isinstance(value, dict):
+        _refuse(f"holds {type(value).__name__} where a JSON object is expected")
+    return from_json(value)
+
+
 def from_json(value: Mapping[str, Any]) -> Manifest:
-    """Read a manifest and believe nothing: types, sizes, digests, confined paths, no path twice or through a link.
+    """Check a manifest: types, sizes, digests, confined paths, no path twice or through a link.
 
     Raises FormatFromTheFuture or StoreDamaged with a sentence.
     """
     known = value.get("format")
     if isinstance(known, int) and known > FORMAT:
         raise FormatFromTheFuture(f"The manifest has format {known}, this version reads up to {FORMAT}; upgrade it.")
-    if known != FORMAT:
+    if known != FORMAT or isinstance(known, bool):
         _refuse(f"has no known format ({known!r:.20})")
     try:
         packs = tuple(_pack(one) for one in value["packs"])
-        files = tuple(_file(one) for one in value["files"])
         manifest = Manifest(
             scope=_text(value["scope"]),
             key=_text(value["key"]),
@@ -120,19 +161,17 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
             created_unix_s=float(value["created_unix_s"]),
             created_by=_text(value["created_by"]),
             packs=packs,
-            files=files,
+            files=_files(value["files"], packs),
         )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StoreDamaged(f"A manifest can't be used: {type(error).__name__} {error!s:.120}.") from error
-    _check_layout(packs, files)
+    _check_layout(manifest.files)
     return manifest
 
 
 def is_confined(path: str) -> bool:
     """Say whether a relative path stays below its root and is safe to create."""
-    if not path or len(path) > PATH_LIMIT or "\0" in path or path.startswith("/"):
-        return False
-    return all(part not in ("", ".", "..") and len(part) < 256 for part in path.split("/"))
+    return len(path) <= PATH_LIMIT and CONFINED.fullmatch(path) is not None
 
 
 def is_confined_link(path: str, target: str) -> bool:
@@ -145,29 +184,40 @@ def is_confined_link(path: str, target: str) -> bool:
     return up <= path.count("/") and (is_confined(rest) or (up > 0 and not rest))
 
 
-def _check_layout(packs: Iterable[Pack], files: Iterable[StoredFile]) -> None:
-    room = {pack.digest: pack.unpacked for pack in packs}
-    seen: set[tuple[str, str]] = set()
-    links = {(file.family, file.path) for file in files if file.link}
+def _check_layout(files: Iterable[StoredFile]) -> None:
+    seen: dict[str, set[str]] = {}
+    folders: dict[str, set[str]] = {}
+    links = []
     for file in files:
-        if (file.family, file.path) in seen:
-            _refuse(f"lists {file.family}/{file.path} twice")
-        seen.add((file.family, file.path))
-        if links and any((file.family, above) in links for above in _parents(file.path)):
-            _refuse(f"puts {file.family}/{file.path} behind a link")
+        family, path = file.family, file.path
+        paths = seen.setdefault(family, set())
+        if path in paths:
+            _refuse(f"lists {family}/{path} twice")
+        paths.add(path)
+        above = folders.setdefault(family, set())
+        folder = path.rpartition("/")[0]
+        while folder and folder not in above:
+            above.add(folder)
+            folder = folder.rpartition("/")[0]
         if file.link:
-            continue
-        if file.pack not in room:
-            _refuse(f"puts {file.family}/{file.path} into a pack that it does not list")
-        if file.offset + file.size > room[file.pack]:
-            _refuse(f"puts {file.family}/{file.path} beyond the end of its pack")
-    if any((family, above) in seen for family, path in seen for above in _parents(path)):
+            links.append(file)
+    for file in links:
+        if file.path in folders[file.family]:
+            _refuse(f"puts files behind a link, {file.family}/{file.path}")
+    if any(not paths.isdisjoint(folders[family]) for family, paths in seen.items()):
         _refuse("uses one path as a file and as a directory")
 
 
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+def _lines_of(stream: BinaryIO) -> Iterator[Any]:
+    """Yield the files of a document that `lines` wrote. Raises ValueError where it is anything else."""
+    text = b""
+    while not text.endswith(DOCUMENT_END):
+        text = b"\n" + b"".join(stream.readlines(BATCH))
+        if not text.endswith(b",\n"):
+            text += stream.read()
+            if not text.endswith(DOCUMENT_END):
+                raise ValueError("its end is missing")
+        yield from json.loads(b"[%b]" % text.removesuffix(DOCUMENT_END).removesuffix(b",\n"))
 
 
 def _refuse(what: str) -> NoReturn:
@@ -180,9 +230,10 @@ def _text(value: Any) -> str:
     return value
 
 
-def _number(value: Any, limit: int = SIZE_LIMIT) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
-        raise ValueError(f"{value!r:.40} is not a number from 0 to {limit}")
+def _size(value: Any) -> int:
+    # type() and not isinstance(): a bool is no number here.
+    if type(value) is not int or not 0 <= value <= SIZE_LIMIT:
+        raise ValueError(f"{value!r:.40} is not a number from 0 to {SIZE_LIMIT}")
     return value
 
 
@@ -193,40 +244,49 @@ def _digest(value: Any) -> str:
 
 
 def _pack(value: Any) -> Pack:
-    return Pack(digest=_digest(value["digest"]), bytes=_number(value["bytes"]), unpacked=_number(value["unpacked"]))
+    return Pack(digest=_digest(value["digest"]), bytes=_size(value["bytes"]), unpacked=_size(value["unpacked"]))
 
 
-def _file(value: Any) -> StoredFile:
+def _files(values: Iterable[Any], packs: Iterable[Pack]) -> tuple[StoredFile, ...]:
+    # One text for all files of a family or pack, instead of one each.
+    rooms = {pack.digest: (pack.digest, pack.unpacked) for pack in packs}
+    families: dict[str, str] = {}
+    return tuple([_file(value, rooms, families) for value in values])
+
+
+def _file(value: Any, rooms: Mapping[str, tuple[str, int]], families: dict[str, str]) -> StoredFile:
     family, path = value["family"], value["path"]
-    if not isinstance(family, str) or not FAMILY_NAME.fullmatch(family):
-        raise ValueError(f"{family!r:.40} is not a family's name")
+    if family not in families:
+        if not isinstance(family, str) or not FAMILY_NAME.fullmatch(family):
+            raise ValueError(f"{family!r:.40} is not a family's name")
+        families[family] = family
     if not isinstance(path, str) or not is_confined(path):
         raise ValueError(f"{path!r:.80} leaves its directory")
-    mtime_ns, mode = _number(value["mtime_ns"], 1 << 63), _number(value["mode"], 0o777)
+    mtime_ns, mode = value["mtime_ns"], value["mode"]
+    # type() and not isinstance(): a bool is no number here.
+    if not (type(mtime_ns) is type(mode) is int and 0 <= mtime_ns <= TIME_LIMIT and 0 <= mode <= 0o777):
+        raise ValueError(f"{mtime_ns!r:.40} is no time, or {mode!r:.40} no mode")
     if "link" in value:
         target = value["link"]
         if not isinstance(target, str) or not is_confined_link(path, target):
             raise ValueError(f"the link {path!r:.80} leaves its directory")
-        return StoredFile(family, path, 0, "", mtime_ns, mode, "", 0, target)
-    return StoredFile(
-        family=family,
-        path=path,
-        size=_number(value["size"]),
-        sha256=_digest(value["sha256"]),
-        mtime_ns=mtime_ns,
-        mode=mode,
-        pack=_digest(value["pack"]),
-        offset=_number(value["offset"]),
-    )
+        return StoredFile(families[family], path, 0, "", mtime_ns, mode, "", 0, target)
+    size, offset, sha256 = value["size"], value["offset"], value["sha256"]
+    if not (type(size) is type(offset) is int and size >= 0 and offset >= 0):
+        raise ValueError(f"{size!r:.40} is no size, or {offset!r:.40} no place in a pack")
+    if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
+        raise ValueError(f"{sha256!r:.40} is not a SHA-256 digest")
+    pack, unpacked = rooms.get(value["pack"], ("", 0))
+    if not pack:
+        _refuse(f"puts {family}/{path} into a pack that it does not list")
+    if offset + size > unpacked:
+        _refuse(f"puts {family}/{path} beyond the end of its pack")
+    return StoredFile(families[family], path, size, sha256, mtime_ns, mode, pack, offset)
 
 
-def _file_json(file: StoredFile) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "family": file.family,
-        "path": file.path,
-        "mtime_ns": file.mtime_ns,
-        "mode": file.mode,
-    }
+def _line(file: StoredFile) -> str:
+    """Write one file as JSON, by hand: it is done hundreds of thousands of times."""
+    head = f'{{"family":"{file.family}","path":{quoted(file.path)},"mtime_ns":{file.mtime_ns},"mode":{file.mode}'
     if file.link:
-        return {**found, "link": file.link}
-    return {**found, "size": file.size, "sha256": file.sha256, "pack": file.pack, "offset": file.offset}
+        return f'{head},"link":{quoted(file.link)}}}'
+    return f'{head},"size":{file.size},"sha256":"{file.sha256}","pack":"{file.pack}","offset":{file.offset}}}'

@@ -21,10 +21,13 @@ REASONS = {
     "digest": "bytes that are not what was published",
     "pack": "in a damaged or missing pack",
     "unreadable": "that the store could not be read for",
+    "lost": "whose unpacking was cut short by the death of its process",
     "json": "kernel entries with broken JSON",
     "incomplete": "kernel entries with files missing",
     "empty": "kernel entries with empty files",
     "elsewhere": "kernel entries that name another live cache path",
+    "checksum": "kernels that their vendor's list of digests denies",
+    "cuda": "libraries built for another CUDA version",
     "same_entry": "dropped together with those",
     "quarantined": "quarantined generations",
     "manifest": "generations with a damaged manifest",
@@ -127,7 +130,8 @@ class RestoreResult(_Message):
 
     `generations` maps scope to the generation that was staged; `generation` is the exact one, else the toolchain
     one. `rejected` counts files left out by reason. `differs` says which facts differ from the nearest known key.
-    `claims` are to be kept up until the engine is ready or gone; `waited_s` is how long another pod was waited for.
+    `claims` are to be kept up until the engine is ready or gone; `waited_s` is how long another pod was waited for;
+    `damaged` are the digests of packs that did not hold what their manifest says.
     """
 
     outcome: RestoreOutcome
@@ -144,6 +148,7 @@ class RestoreResult(_Message):
     commit: tuple[CommitEntry, ...] = ()
     clear: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     waited_s: float = 0.0
 
@@ -152,7 +157,8 @@ class RestoreResult(_Message):
 class PublishRequest(_Message):
     """What a publish needs to know. Files younger than `settle_s` seconds are taken as still being written.
 
-    `restored` maps scope to the generation this live cache was restored from (see RestoreResult.generations).
+    `restored` maps scope to the generation this live cache was restored from (see RestoreResult.generations). `suspects` are
+    packs that were found damaged by that restore: looked at again, and not built on if they are.
     """
 
     store: str
@@ -162,6 +168,7 @@ class PublishRequest(_Message):
     store_mode: StoreMode = "read-write"
     settle_s: float = 2.0
     restored: Mapping[str, str] = field(default_factory=dict)
+    suspects: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
 

@@ -73,5 +73,8 @@ def _has_entries(folder: Path) -> bool:
     try:
         with os.scandir(folder) as found:
             return next(iter(found), None) is not None
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        # What can't be looked into may hold another key's files.
+        return True

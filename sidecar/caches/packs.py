@@ -18,7 +18,11 @@ from sidecar.errors import StoreDamaged
 
 BLOCK = 512
 CHUNK = 1024 * 1024
+# What is asked of the store at once, packed: a network volume answers in pieces of at most a MiB (Linux 6 nfs rsize).
+READ = 1024 * 1024
 LEVEL = 3
+# A file's own header and an extended one for its time to the nanosecond (POSIX pax, two blocks).
+HEADERS = 3 * BLOCK
 # A window of 128 MiB is what `zstd -d` accepts without --long; larger ones are refused to bound memory.
 WINDOW_LIMIT = 1 << 27
 
@@ -31,6 +35,11 @@ class Readable(Protocol):
         ...
 
 
+def room_for(size: int) -> int:
+    """Say how many bytes of an unpacked archive a file of `size` bytes takes, headers and filling included."""
+    return size + -size % BLOCK + HEADERS
+
+
 class PackWriter:
     """Write one archive into an open file. Peak memory is a chunk, whatever the files' size."""
 
@@ -40,7 +49,7 @@ class PackWriter:
         self._zstd = context.stream_writer(cast(BinaryIO, self._target), closefd=False)
         self._position = 0
 
-    def add_file(self, name: str, size: int, mtime_ns: int, mode: int, source: BinaryIO) -> tuple[int, str]:
+    def add_file(self, name: str, size: int, mtime_ns: int, mode: int, source: Readable) -> tuple[int, str]:
         """Append a file and return the offset of its bytes and their SHA-256.
 
         A source that is shorter than `size` is filled up with zeros, one that is longer is cut: the caller notices
@@ -85,9 +94,23 @@ class PackReader:
     def __init__(self, stream: Readable) -> None:
         context = zstandard.ZstdDecompressor(max_window_size=WINDOW_LIMIT)
         source = cast(BinaryIO, stream)
-        self._zstd = context.stream_reader(source, read_size=CHUNK, read_across_frames=True, closefd=False)
-        self._buffer = memoryview(b"")
-        self._position = 0
+        self._zstd = context.stream_reader(source, read_size=READ, read_across_frames=True, closefd=False)
+        # One buffer for all: a fresh one each time costs a page fault for every 4 KiB.
+        self._chunk = bytearray(CHUNK)
+        self._whole = memoryview(self._chunk)
+        self._begin = self._end = self._position = 0
+
+    def at_hand(self, offset: int, size: int) -> memoryview | None:
+        """Give the `size` bytes that begin at `offset` if they are unpacked already; they are valid until more is read.
+
+        Raises StoreDamaged when the archive has been read beyond that place.
+        """
+        if offset < self._position:
+            raise StoreDamaged("A manifest lists overlapping files.")
+        if offset < self._begin or offset + size > self._end:
+            return None
+        self._position = offset + size
+        return self._whole[offset - self._begin : offset + size - self._begin]
 
     def pieces(self, offset: int, size: int) -> Iterator[memoryview]:
         """Yield the `size` bytes that begin at `offset` of the unpacked archive.
@@ -97,28 +120,22 @@ class PackReader:
         """
         if offset < self._position:
             raise StoreDamaged("A manifest lists overlapping files.")
-        for _ in self._take(offset - self._position):
-            continue
-        yield from self._take(size)
-
-    def _take(self, size: int) -> Iterator[memoryview]:
-        while size:
-            if not self._buffer:
+        end = self._position = offset + size
+        while offset < end:
+            while offset >= self._end:
                 self._fill()
-            piece = self._buffer[:size]
-            self._buffer = self._buffer[len(piece) :]
-            self._position += len(piece)
-            size -= len(piece)
+            piece = self._whole[offset - self._begin : min(end, self._end) - self._begin]
+            offset += len(piece)
             yield piece
 
     def _fill(self) -> None:
         try:
-            data = self._zstd.read(CHUNK)
+            size = self._zstd.readinto(self._chunk)
         except zstandard.ZstdError as error:
             raise StoreDamaged(f"A pack can't be unpacked: {error}.") from error
-        if not data:
+        if not size:
             raise StoreDamaged("A pack ends before its last file.")
-        self._buffer = memoryview(data)
+        self._begin, self._end = self._end, self._end + size
 
 
 class _Counted:

@@ -1,4 +1,4 @@
-"""Publish what an engine compiled: snapshot, delta, one pack of what is new, and the next generation.
+"""Publish what an engine compiled: snapshot, delta, packs of what is new, and the next generation.
 
 When to publish is decided by the supervisor; nothing in the live cache is changed here.
 """
@@ -6,28 +6,27 @@ When to publish is decided by the supervisor; nothing in the live cache is chang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from sidecar import __version__
 from sidecar.caches import snapshot as snapshots
 from sidecar.caches import validity
+from sidecar.caches.compaction import Moved, move
 from sidecar.caches.delta import Delta, Digests, compute
 from sidecar.caches.families import BY_NAME
-from sidecar.caches.fingerprint import Fingerprint, KeyScope, fingerprint
+from sidecar.caches.fingerprint import Fingerprint, KeyScope, cuda_majors, fingerprint
+from sidecar.caches.live_cache import disk_trouble
 from sidecar.caches.manifest import Manifest, Pack, StoredFile, generation_name, sequence_of
 from sidecar.caches.messages import Progress, PublishOutcome, PublishRequest, PublishResult
-from sidecar.caches.normalise import world_size
+from sidecar.caches.normalise import ranks
 from sidecar.caches.ownership import SCOPES
-from sidecar.caches.packs import PackWriter
-from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot
+from sidecar.caches.packing import Packed, Packer
+from sidecar.caches.racing import Race
+from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot, Wholeness
 from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
-from sidecar.errors import LostRace, StoreDamaged, StoreReadOnly, WarmupError
-
-RACES = 20
-RACE_PAUSE_S = 0.05
+from sidecar.errors import FormatFromTheFuture, LostRace, StoreDamaged, StoreReadOnly, WarmupError
 
 
 def ignore(_progress: Progress) -> None:
@@ -57,14 +56,6 @@ class _Published:
     packed: int = 0
 
 
-@dataclass
-class _Packed:
-    """The pack of one publisher with the files that went in whole, by family and path."""
-
-    pack: Pack | None = None
-    files: dict[tuple[str, str], StoredFile] = field(default_factory=dict)
-
-
 def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
     """Publish both scopes; every failure is an outcome, never an exception. Killed anywhere, it can be run again."""
     started = tools.clock()
@@ -84,7 +75,7 @@ def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
     except WarmupError as error:
         outcome, sentence = "failed", str(error)
     except OSError as error:
-        outcome, sentence = "failed", f"The live cache {request.live_cache} can't be read ({error.strerror or error})."
+        outcome, sentence = "failed", disk_trouble(request.live_cache, "read", error)
     return _result(outcome, sentence, done, skipped, tools.clock() - started)
 
 
@@ -110,28 +101,33 @@ class _ScopePublish:
 
     def run(self) -> _Published:
         newest = self._tools.now() - self._request.settle_s
-        world = world_size(self._request.facts.get("argv"))
-        taken = snapshots.take(self._live, self._scope, newest, world, self._excluded())
+        facts = self._request.facts
+        taken = snapshots.take(self._live, self._scope, newest, ranks(facts), self._excluded())
         self._skipped.update(taken.skipped)
-        restored = self._restored()
-        digests = Digests(self._live)
-        packed: _Packed | None = None
-        for _ in range(RACES):
-            parent, sequence = self._newest()
-            delta = compute(taken, parent, restored, digests)
+        digests, whole = Digests(self._live), Wholeness(taken, self._skipped, cuda_majors(facts))
+        packed: Packed | None = None
+        moved: Moved | None = None
+        race = Race(self._tools.clock, self._tools.sleep)
+        while True:
+            parent, following = self._newest(race)
+            sequence = race.number(following)
+            delta = compute(taken, parent, self._restored(parent), digests, whole.of)
             if packed is None and delta:
                 packed = self._pack(taken, delta)
-            manifest = self._manifest(parent, sequence, delta, packed or _Packed())
-            if manifest is None:
+            new = self._new(delta, packed)
+            if not new:
                 return _Published()
+            if moved is None:
+                # Only beside something new: a generation of its own would have to be proven anew for nothing.
+                moved = move(self._store, parent) if parent else Moved()
+            manifest = self._manifest(parent, sequence, delta, new, [*moved.packs, *(packed or Packed()).packs], moved)
             try:
                 self._store.create_generation(manifest)
             except LostRace:
-                self._tools.sleep(RACE_PAUSE_S)
+                race.lost(sequence)
                 continue
             self._store.write_head(manifest)
-            return self._counted(manifest, packed or _Packed())
-        raise LostRace(f"{RACES} other publishers were faster; what is new here goes out with the next publish.")
+            return _Published(manifest, len(new), packed.bytes if packed else 0)
 
     def _excluded(self) -> set[str]:
         variable, unsafe = UNSAFE_FORMAT
@@ -141,14 +137,16 @@ class _ScopePublish:
             found.add(UNSAFE_FAMILY)
         return found
 
-    def _restored(self) -> Manifest | None:
+    def _restored(self, parent: Manifest | None) -> Manifest | None:
         name = self._request.restored.get(self._scope)
+        if parent is not None and parent.name == name and not self._request.suspects:
+            return parent
         try:
             return self._store.read_manifest(self._scope, self._key, name) if name and sequence_of(name) else None
         except StoreDamaged:
             return None
 
-    def _newest(self) -> tuple[Manifest | None, int]:
+    def _newest(self, race: Race) -> tuple[Manifest | None, int]:
         """Find the newest generation fit to build on, and the number that the next one gets.
 
         Quarantined and damaged generations are not built on, and their numbers stay taken.
@@ -157,7 +155,9 @@ class _ScopePublish:
         taken = max(map(sequence_of, quarantined), default=0)
         for name in self._store.generations(self._scope, self._key):
             try:
-                found = self._store.read_manifest(self._scope, self._key, name)
+                found = self._read(name, race)
+            except FormatFromTheFuture:
+                raise
             except StoreDamaged:
                 taken = max(taken, sequence_of(name))
                 continue
@@ -165,76 +165,55 @@ class _ScopePublish:
                 continue
             taken = max(taken, found.sequence)
             if name not in quarantined:
-                return found, taken + 1
+                return self._sound(found), taken + 1
         return None, taken + 1
 
-    def _pack(self, taken: Snapshot, delta: Delta) -> _Packed:
-        packed = _Packed()
+    def _sound(self, found: Manifest) -> Manifest:
+        """Leave out what lies in damaged packs: nobody can restore it, and what this pod compiled takes its place."""
+        bad = self._store.damaged_packs(found.packs, self._request.suspects)
+        if not bad:
+            return found
+        files = tuple(file for file in found.files if file.pack not in bad)
+        return replace(found, files=files, packs=tuple(pack for pack in found.packs if pack.digest not in bad))
+
+    def _read(self, name: str, race: Race) -> Manifest | None:
+        while True:
+            try:
+                return self._store.read_manifest(self._scope, self._key, name)
+            except FormatFromTheFuture:
+                raise
+            except StoreDamaged:
+                if not race.may_be_unfinished(name):
+                    raise
+
+    def _pack(self, taken: Snapshot, delta: Delta) -> Packed:
         self._store.write_facts(self._scope, self._known)
-        packed.pack = self._store.add_pack(lambda stream: self._fill(stream, taken, delta, packed))
-        for name, paths in delta.added.items():
-            self._forget_unstable(taken, name, paths, packed)
-        packed.files = {
-            place: file if file.link else file._replace(pack=packed.pack.digest) for place, file in packed.files.items()
-        }
-        return packed
+        return Packer(self._store, taken, self._tools.on_progress).pack(delta, self._skipped)
 
-    def _fill(self, stream: BinaryIO, taken: Snapshot, delta: Delta, packed: _Packed) -> Pack:
-        writer = PackWriter(stream)
-        total = sum(taken.trees[name][path].size for name, paths in delta.added.items() for path in paths)
-        done = 0
-        for name, paths in delta.added.items():
-            for path in sorted(paths):
-                self._add(writer, taken, name, path, packed)
-                done += taken.trees[name][path].size
-                self._tools.on_progress(Progress(bytes_done=done, bytes_total=total, files_done=len(packed.files)))
-        return writer.close()
+    def _new(self, delta: Delta, packed: Packed | None) -> list[StoredFile]:
+        """List the files that the parent lacks and that went into a pack whole."""
+        files = packed.files if packed else {}
+        return [files[name, path] for name, paths in delta.added.items() for path in paths if (name, path) in files]
 
-    def _add(self, writer: PackWriter, taken: Snapshot, name: str, path: str, packed: _Packed) -> None:
-        entry = taken.trees[name][path]
-        mode, member = entry.mode & 0o777, f"{name}/{path}"
-        if entry.link:
-            writer.add_link(member, entry.link, entry.mtime_ns)
-            packed.files[name, path] = StoredFile(name, path, 0, "", entry.mtime_ns, mode, "", 0, entry.link)
-            return
-        try:
-            with open(self._live / BY_NAME[name].directory / path, "rb") as source:
-                offset, digest = writer.add_file(member, entry.size, entry.mtime_ns, mode, source)
-        except FileNotFoundError:
-            # Gone since the snapshot; its whole entry is left out afterwards.
-            return
-        packed.files[name, path] = StoredFile(name, path, entry.size, digest, entry.mtime_ns, mode, "", offset)
-
-    def _forget_unstable(self, taken: Snapshot, name: str, paths: list[str], packed: _Packed) -> None:
-        """Leave out entries of which any file changed or went while the pack was written."""
-        family = BY_NAME[name]
-        for members in validity.entries(family, paths).values():
-            whole = all((name, one) in packed.files for one in members)
-            if not whole or not snapshots.unchanged(taken, family, members):
-                self._skipped["unstable"] += len(members)
-                for path in members:
-                    packed.files.pop((name, path), None)
-
-    def _manifest(self, parent: Manifest | None, sequence: int, delta: Delta, packed: _Packed) -> Manifest | None:
-        """Join the parent's files and what is new in the pack; None when that would add nothing."""
-        new = [
-            packed.files[name, path]
-            for name, paths in delta.added.items()
-            for path in paths
-            if (name, path) in packed.files
-        ]
-        if not new:
-            return None
-        places = {(file.family, file.path) for file in new}
-        gone = self._replaced(delta, places)
-        kept = [
-            file
-            for file in (parent.files if parent else ())
-            if (file.family, file.path) not in places and (file.family, file.path) not in gone
-        ]
-        files = sorted(kept + new, key=lambda file: (file.family, file.path))
+    def _manifest(
+        self,
+        parent: Manifest | None,
+        sequence: int,
+        delta: Delta,
+        new: list[StoredFile],
+        packs: Sequence[Pack],
+        moved: Moved,
+    ) -> Manifest:
+        """Join the parent's files, some of them in a new place, and what is new."""
+        places = {file[:2] for file in new}
+        gone = places | self._replaced(delta, places)
+        kept = [file for file in (parent.files if parent else ()) if file[:2] not in gone]
+        if moved.files:
+            kept = [moved.files.get(file, file) for file in kept]
+        # Files are tuples that begin with family and path, so this sorts by those.
+        files = tuple(sorted(kept + new))
         used = {file.pack for file in files}
-        packs = [pack for pack in (*(parent.packs if parent else ()), packed.pack) if pack and pack.digest in used]
+        known = {pack.digest: pack for pack in (*(parent.packs if parent else ()), *packs)}
         return Manifest(
             scope=self._scope,
             key=self._key,
@@ -242,8 +221,8 @@ class _ScopePublish:
             parent=parent.name if parent else None,
             created_unix_s=round(self._tools.now(), 3),
             created_by=f"warmup-sidecar {__version__}",
-            packs=tuple({pack.digest: pack for pack in packs}.values()),
-            files=tuple(files),
+            packs=tuple(pack for digest, pack in known.items() if digest in used),
+            files=files,
         )
 
     def _replaced(self, delta: Delta, places: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -255,10 +234,6 @@ class _ScopePublish:
             for path in paths
             if (name, validity.entry_of(BY_NAME[name], path)) in fresh
         }
-
-    def _counted(self, manifest: Manifest, packed: _Packed) -> _Published:
-        new = sum(1 for file in manifest.files if packed.files.get((file.family, file.path)) == file)
-        return _Published(manifest, new, packed.pack.bytes if packed.pack else 0)
 
 
 def _summary(done: dict[KeyScope, _Published], skipped: Counter[str]) -> tuple[PublishOutcome, str]:

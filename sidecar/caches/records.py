@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.live_cache import make_directory
 from sidecar.caches.volume import Volume
 from sidecar.errors import StoreDamaged, StoreUnavailable
-from sidecar.files import create_json_exclusively, temporary_name, write_durably
+from sidecar.files import create_folder_exclusively, write_durably
 
 VERSION = "v1"
 BOOT_NAME = re.compile(r"(\d{8}-[0-9a-f]{16})\.(ready|died)\.[^/]+\.json")
@@ -62,12 +63,12 @@ class Records(Volume):
             raise
 
     def create_note(self, scope: KeyScope, key: str, place: tuple[str, ...], record: Mapping[str, Any]) -> bool:
-        """Write a small record of a key if there is none; False when there is."""
+        """Write a small record of a key into a folder of its own, unless somebody has; False then."""
         path = self._note(scope, key, place)
         with self._writing(f"write to {path.parent.name}"):
-            make_directory(path.parent)
+            make_directory(path.parent.parent)
             try:
-                create_json_exclusively(path, record)
+                create_folder_exclusively(path.parent, path.name, json.dumps(record).encode(), path.parent.parent)
             except FileExistsError:
                 return False
             self._checkpoint(path.name)
@@ -80,23 +81,19 @@ class Records(Volume):
             make_directory(path.parent)
             write_durably(path, json.dumps(record).encode())
 
-    def remove_note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> None:
-        """Remove a small record of a key, if it is there."""
+    def remove_notes(self, scope: KeyScope, key: str, folder: tuple[str, ...]) -> None:
+        """Remove a folder of small records of a key; what can't be removed stays."""
         with self._writing("remove a record"):
-            self._note(scope, key, place).unlink(missing_ok=True)
+            shutil.rmtree(self._note(scope, key, folder), ignore_errors=True)
 
     def note_age_s(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> float | None:
         """Give how long ago a record was written, in seconds of the store's own clock; None when there is none."""
         path = self._note(scope, key, place)
         with self._writing("look at its clock"):
-            probe = temporary_name(path.parent / "probe")
             try:
-                write_durably(probe, b"")
-                return max(0.0, probe.stat().st_mtime - path.stat().st_mtime)
+                return max(0.0, self._time(path.parent) - path.stat().st_mtime)
             except FileNotFoundError:
                 return None
-            finally:
-                probe.unlink(missing_ok=True)
 
     def quarantine(self, scope: KeyScope, key: str, name: str, record: Mapping[str, Any]) -> None:
         """Keep a generation from being restored again, with the reason."""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sidecar.caches import validity
+from sidecar.caches import checking, validity
 from sidecar.caches.choice import Choice
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
-from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out
-from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.live_cache import STAGING_NAME, read_marker, remove_marker
+from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out, left_out_by_ranks
+from sidecar.caches.fingerprint import KeyScope, cuda_majors
+from sidecar.caches.live_cache import STAGING_NAME, disk_trouble, read_marker, remove_marker
 from sidecar.caches.manifest import Manifest, StoredFile
 from sidecar.caches.messages import (
     CommitEntry,
@@ -28,12 +27,12 @@ from sidecar.caches.messages import (
     RestoreRequest,
     RestoreResult,
 )
-from sidecar.caches.normalise import world_size
+from sidecar.caches.normalise import ranks
 from sidecar.caches.ownership import SCOPES, Ownership, ownership
-from sidecar.caches.packs import PackReader
 from sidecar.caches.staging import StagingArea, bytes_needed
 from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
-from sidecar.errors import LiveCacheUnusable, StoreDamaged, StoreUnavailable, WarmupError
+from sidecar.caches.unpacking import Unpacking
+from sidecar.errors import LiveCacheUnusable, WarmupError
 
 # Left free on the live cache's disk besides what is staged: the engine writes there too.
 SPARE_BYTES = 16 * 1024 * 1024
@@ -53,13 +52,17 @@ def ignore(_progress: Progress) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreTools:
-    """What a restore takes from outside: a monotonic clock and a sleep (seconds), progress, disk and fault hooks."""
+    """What a restore takes from outside: a monotonic clock and a sleep (seconds), progress, disk and fault hooks.
+
+    `jobs` is the most processes that unpack at a time; with 1 it is this one, and `checkpoint` hears of every file.
+    """
 
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     on_progress: Callable[[Progress], None] = ignore
     checkpoint: Checkpoint = no_checkpoint
     free: Callable[[Path], int] = free_bytes
+    jobs: int = 1
 
 
 @dataclass
@@ -70,7 +73,7 @@ class _Staged:
     files: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
     rejected: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
-    files_done: int = 0
+    damaged: set[str] = field(default_factory=set)
 
 
 def restore(request: RestoreRequest, tools: RestoreTools) -> RestoreResult:
@@ -86,7 +89,9 @@ def restore(request: RestoreRequest, tools: RestoreTools) -> RestoreResult:
     except WarmupError as error:
         result = run.failed(str(error))
     except OSError as error:
-        result = run.failed(f"The live cache {request.live_cache} can't be written ({error.strerror or error}).")
+        result = run.failed(disk_trouble(request.live_cache, "written", error))
+    finally:
+        run.area.close()
     if not result.commit:
         run.area.remove()
     return _with(result, owned, tools.clock() - started, run.choice)
@@ -98,8 +103,9 @@ class _Restore:
         self._tools = tools
         self._owned = owned
         self._scopes = [one for one in SCOPES if request.plan != "keep" or one not in owned.own]
-        self._world = world_size(request.facts.get("argv"))
         self._staged = _Staged()
+        self._total = 0
+        self._done = Progress(bytes_done=0, bytes_total=0, files_done=0)
         staging = request.staging or os.path.join(request.live_cache, STAGING_NAME, request.attempt)
         self.area = StagingArea(Path(staging))
         self.choice: Choice | None = None
@@ -170,7 +176,7 @@ class _Restore:
             return "unknown_family"
         if file.family in self._request.exclude:
             return "excluded"
-        return "left_out" if is_left_out(family, file.path, self._world) else ""
+        return "left_out" if is_left_out(family, file.path) else ""
 
     def _check_room(self, wanted: list[StoredFile]) -> None:
         needed = bytes_needed(wanted) + SPARE_BYTES
@@ -185,70 +191,67 @@ class _Restore:
     def _stage(self, store: DirectoryStore, wanted: list[StoredFile]) -> None:
         self.area.open()
         self._tools.checkpoint("staging opened")
-        total = sum(file.size for file in wanted)
-        by_pack: dict[str, list[StoredFile]] = {}
+        self._total = sum(file.size for file in wanted)
         for file in wanted:
-            by_pack.setdefault(file.pack, []).append(file)
-        bad: dict[tuple[str, str], str] = {}
-        for file in by_pack.pop("", []):
-            self.area.link(file)
-            self._done(file, total)
-        for digest, files in by_pack.items():
-            bad.update(self._unpack(store, digest, sorted(files, key=lambda one: one.offset), total))
+            if file.link:
+                self.area.link(file)
+                self._staged_one(file)
+        stored = [file for file in wanted if not file.link]
+        jobs = self._tools.jobs
+        bad = Unpacking(store, self.area, jobs, self._staged_one, self._advance).run(stored)
+        self._advance(sum(1 for file in wanted if file.link), 0)
+        for file in wanted:
+            if not bad or file not in bad:
+                self._staged.files.setdefault(file.family, {})[file.path] = file
+                self._staged.bytes += file.size
+        self._staged.damaged = {file.pack for file, reason in bad.items() if reason in ("pack", "digest")}
         self._drop_bad(bad)
-        for name in list(self._staged.files):
-            self._drop_broken(BY_NAME[name])
+        self._drop_broken()
+        self._drop_ranks()
 
-    def _unpack(
-        self, store: DirectoryStore, digest: str, files: list[StoredFile], total: int
-    ) -> dict[tuple[str, str], str]:
-        """Stage the files of one pack; returns what could not be had, by family and path."""
-        bad: dict[tuple[str, str], str] = {}
-        position = 0
-        try:
-            with closing(store.open_pack(digest)) as stream:
-                reader = PackReader(stream)
-                for file in files:
-                    if self.area.write(file, reader.pieces(file.offset, file.size)):
-                        self._done(file, total)
-                    else:
-                        bad[file.family, file.path] = "digest"
-                    position += 1
-        except StoreDamaged:
-            bad.update({(file.family, file.path): "pack" for file in files[position:]})
-        except StoreUnavailable:
-            bad.update({(file.family, file.path): "unreadable" for file in files[position:]})
-        return bad
+    def _drop_ranks(self) -> None:
+        """Leave out tactics of several ranks unless each rank has its own, after everything damaged is gone."""
+        known = ranks(self._request.facts)
+        for name, staged in list(self._staged.files.items()):
+            gone = left_out_by_ranks(BY_NAME[name], staged, known)
+            self.area.drop(name, gone)
+            self._forget(name, gone)
+            self._staged.rejected["left_out"] += len(gone)
 
-    def _done(self, file: StoredFile, total: int) -> None:
-        staged = self._staged
-        staged.files.setdefault(file.family, {})[file.path] = file
-        staged.bytes += file.size
-        staged.files_done += 1
+    def _staged_one(self, file: StoredFile) -> None:
         self._tools.checkpoint(f"staged {file.family}/{file.path}")
-        if staged.files_done % 50 == 0 or staged.bytes == total:
-            self._tools.on_progress(Progress(bytes_done=staged.bytes, bytes_total=total, files_done=staged.files_done))
 
-    def _drop_bad(self, bad: dict[tuple[str, str], str]) -> None:
+    def _advance(self, files: int, size: int) -> None:
+        done = self._done = Progress(
+            bytes_done=self._done.bytes_done + size,
+            bytes_total=self._total,
+            files_done=self._done.files_done + files,
+        )
+        self._tools.on_progress(done)
+
+    def _drop_bad(self, bad: Mapping[StoredFile, str]) -> None:
         """Leave out what came damaged: its kernel entry where the family has entries, else the whole family."""
         entries: dict[str, set[str]] = {}
-        for (name, path), reason in bad.items():
+        for file, reason in bad.items():
             self._staged.rejected[reason] += 1
-            entries.setdefault(name, set()).add(validity.entry_of(BY_NAME[name], path))
+            entries.setdefault(file.family, set()).add(validity.entry_of(BY_NAME[file.family], file.path))
         for name, dropped in entries.items():
             self._drop_entries(BY_NAME[name], dropped)
 
-    def _drop_broken(self, family: Family) -> None:
+    def _drop_broken(self) -> None:
         """Leave out entries that were stored whole and can't be used: see `validity`."""
-        sizes = {path: file.size for path, file in self._staged.files[family.name].items() if not file.link}
-        live = Path(self._request.live_cache, family.directory)
-        broken = validity.broken(family, sizes, self.area.root / family.name, live)
-        for reason in broken.values():
-            self._staged.rejected[reason] += 1
-        if broken:
-            self._drop_entries(family, set(broken))
-            # The first file of each entry has been counted under its own reason.
-            self._staged.rejected["same_entry"] -= len(broken)
+        sizes = {
+            name: {path: file.size for path, file in files.items() if not file.link}
+            for name, files in self._staged.files.items()
+        }
+        live, majors = Path(self._request.live_cache), cuda_majors(self._request.facts)
+        for name, broken in checking.broken(sizes, self.area.root, live, self._tools.jobs, majors).items():
+            for reason in broken.values():
+                self._staged.rejected[reason] += 1
+            if broken:
+                self._drop_entries(BY_NAME[name], set(broken))
+                # The first file of each entry has been counted under its own reason.
+                self._staged.rejected["same_entry"] -= len(broken)
 
     def _drop_entries(self, family: Family, dropped: set[str]) -> None:
         staged = self._staged.files.get(family.name, {})
@@ -258,12 +261,16 @@ class _Restore:
         else:
             gone = [path for path in staged if validity.entry_of(family, path) in dropped]
             self.area.drop(family.name, gone)
+        self._forget(family.name, gone)
+        self._staged.rejected["same_entry"] += len(gone)
+
+    def _forget(self, name: str, gone: Collection[str]) -> None:
+        staged = self._staged.files.get(name, {})
         for path in gone:
             self._staged.bytes -= staged.pop(path).size
-        self._staged.rejected["same_entry"] += len(gone)
         if not staged:
-            self.area.drop_family(family.name)
-            self._staged.files.pop(family.name, None)
+            self.area.drop_family(name)
+            self._staged.files.pop(name, None)
 
     def _ended(self, near: Nearest | None) -> RestoreResult:
         staged, live = self._staged, self._request.live_cache
@@ -272,17 +279,19 @@ class _Restore:
         rejected = {reason: count for reason, count in staged.rejected.items() if count}
         commit = tuple(self._entry(name) for name in sorted(staged.files))
         outcome = self._outcome(set(rejected) - HARMLESS_REASONS)
+        counts = self._counts()
         return RestoreResult(
             outcome=outcome,
-            sentence=sentence_for(outcome, staged.chosen, self._counts(), rejected, near),
+            sentence=sentence_for(outcome, staged.chosen, counts, rejected, near),
             generations={scope: manifest.name for scope, manifest in staged.chosen.items() if self._has(scope)},
             files=sum(map(len, staged.files.values())),
             bytes=staged.bytes,
             rejected=rejected,
-            families=self._counts(),
+            families=counts,
             commit=commit,
             clear=self._owned.to_clear(set(staged.files), claimed=True),
             differs=tuple(str(one) for one in near.differences) if near else (),
+            damaged=tuple(sorted(staged.damaged)),
         )
 
     def _entry(self, name: str) -> CommitEntry:

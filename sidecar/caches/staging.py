@@ -5,6 +5,7 @@ Which files come here is decided in `restore`; nothing here reads the store's la
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -16,6 +17,7 @@ from sidecar.caches.live_cache import DIRECTORY_MODE, make_directory
 from sidecar.caches.manifest import StoredFile
 
 BLOCK = 4096
+WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class StagingArea:
@@ -26,37 +28,61 @@ class StagingArea:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._made: set[str] = set()
+        self._made: set[str] = {""}
+        self._at = -1
 
     def open(self) -> None:
-        """Start empty, whatever an earlier try under the same name left."""
+        """Start empty, whatever an earlier try under the same name left. Files are made until `close`."""
         shutil.rmtree(self.root, ignore_errors=True)
         make_directory(self.root)
+        self._at = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # With this, a file has its mode from the start and needs no second call.
+        self._umask = os.umask(0)
+
+    def close(self) -> None:
+        """Make no more files; what is staged stays."""
+        if self._at >= 0:
+            os.umask(self._umask)
+            os.close(self._at)
+            self._at = -1
 
     def write(self, file: StoredFile, pieces: Iterable[memoryview]) -> bool:
         """Write a file with its mode and time; False, and no file, when the bytes are not what the manifest says."""
         path = self._place(file)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, WRITING, shared_mode(file.mode), dir_fd=self._at)
         digest, good = hashlib.sha256(), False
         try:
             for piece in pieces:
                 digest.update(piece)
-                _write_all(descriptor, piece)
+                while piece:
+                    piece = piece[os.write(descriptor, piece) :]
             good = digest.hexdigest() == file.sha256
             if good:
-                os.fchmod(descriptor, shared_mode(file.mode))
                 os.utime(descriptor, ns=(file.mtime_ns, file.mtime_ns))
         finally:
             os.close(descriptor)
             if not good:
-                os.unlink(path)
+                os.unlink(path, dir_fd=self._at)
         return good
+
+    def write_whole(self, file: StoredFile, data: memoryview) -> bool:
+        """Do the same with a file whose bytes are all here: a wrong one is not even begun."""
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            return False
+        descriptor = os.open(self._place(file), WRITING, shared_mode(file.mode), dir_fd=self._at)
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.utime(descriptor, ns=(file.mtime_ns, file.mtime_ns))
+        finally:
+            os.close(descriptor)
+        return True
 
     def link(self, file: StoredFile) -> None:
         """Write a symbolic link, whose target the manifest's checks have confined."""
         path = self._place(file)
-        os.symlink(file.link, path)
-        os.utime(path, ns=(file.mtime_ns, file.mtime_ns), follow_symlinks=False)
+        os.symlink(file.link, path, dir_fd=self._at)
+        os.utime(path, ns=(file.mtime_ns, file.mtime_ns), dir_fd=self._at, follow_symlinks=False)
 
     def drop_family(self, family: str) -> None:
         """Remove everything of a family."""
@@ -67,6 +93,11 @@ class StagingArea:
         for path in paths:
             (self.root / family / path).unlink(missing_ok=True)
             _remove_empty(self.root / family, path)
+
+    def drop_files(self, files: Iterable[StoredFile]) -> None:
+        """Remove files that may be there in part."""
+        for file in files:
+            self.drop(file.family, [file.path])
 
     def finish(self, family: str, live_cache: str) -> None:
         """Add the family's directories that the engine expects to find (such as one for temporary files)."""
@@ -80,17 +111,22 @@ class StagingArea:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _place(self, file: StoredFile) -> str:
-        path = f"{self.root}/{file.family}/{file.path}"
+        path = f"{file.family}/{file.path}"
         folder = path.rpartition("/")[0]
         if folder not in self._made:
             for missing in reversed(list(self._missing(folder))):
-                os.mkdir(missing)
-                os.chmod(missing, DIRECTORY_MODE)
-                self._made.add(missing)
+                self._make(missing)
         return path
 
+    def _make(self, folder: str) -> None:
+        # Another process of this restore may have made it just now.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, DIRECTORY_MODE & 0o777, dir_fd=self._at)
+            os.chmod(folder, DIRECTORY_MODE, dir_fd=self._at)
+        self._made.add(folder)
+
     def _missing(self, folder: str) -> Iterator[str]:
-        while folder not in self._made and folder != os.fspath(self.root):
+        while folder not in self._made:
             yield folder
             folder = folder.rpartition("/")[0]
 
@@ -103,11 +139,6 @@ def shared_mode(mode: int) -> int:
 def bytes_needed(files: Iterable[StoredFile]) -> int:
     """Say how many bytes the files take on disk, rounded up to whole blocks."""
     return sum(-(-file.size // BLOCK) * BLOCK + BLOCK // 8 for file in files)
-
-
-def _write_all(descriptor: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(descriptor, piece) :]
 
 
 def _remove_empty(root: Path, path: str) -> None:

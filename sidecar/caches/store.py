@@ -1,15 +1,20 @@
 """The store as a directory: names, exclusive creation of generations, packs.
 
 Layout: `v1/<scope>/<key>/{facts.json, HEAD, generations/<name>/manifest.json, boots/<id>.json, quarantine/<name>.json,
-claims/<what>/<epoch>.{json,beat}}` and `v1/packs/<sha256>.tar.zst`. What goes into a generation is decided in `publish`,
+claims/<what>/<epoch>/{holder,beat}.json}` and `v1/packs/<sha256>.tar.zst`. What goes into a generation is decided in `publish`,
 what comes out of it in `restore`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
+import io
 import os
-from collections.abc import Callable, Iterator
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,10 +28,11 @@ from sidecar.caches.volume import Checkpoint, StoreStream, no_checkpoint
 from sidecar.errors import FileUnreadable, LostRace, StoreDamaged, StoreFull, StoreUnavailable, WarmupError
 from sidecar.files import (
     FILE_MODE,
+    create_folder_exclusively,
     create_json_exclusively,
     is_temporary,
+    open_plain,
     open_shared,
-    read_json,
     sync_directory,
     temporary_name,
     write_durably,
@@ -35,6 +41,10 @@ from sidecar.files import (
 __all__ = ["Checkpoint", "DirectoryStore", "no_checkpoint", "open_store"]
 
 MANIFEST_LIMIT = 512 * 1024 * 1024
+MANIFEST = "manifest.json"
+CHUNK = 1 << 20
+# There is something under the name, and it is no file: somebody's doing, which no other try and no waiting changes.
+NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 ORPHAN_S = 86400.0
 SEQUENCE_LIMIT = 100_000_000
 
@@ -75,8 +85,33 @@ class DirectoryStore(Records):
         with self._reported("look at a pack"):
             try:
                 return self._retried(path.stat).st_size
-            except FileNotFoundError:
-                return None
+            except OSError as error:
+                if error.errno in {errno.ENOENT, *NO_FILE}:
+                    return None
+                raise
+
+    def damaged_packs(self, packs: Iterable[Pack], suspects: Collection[str] = ()) -> set[str]:
+        """Name the packs that nobody can restore from: missing, of another size, or a suspect with other bytes.
+
+        Packs are named by the digest of their bytes, so `suspects` (digests) are read and compared. Raises
+        StoreUnavailable.
+        """
+        return {
+            pack.digest
+            for pack in packs
+            if self.pack_bytes(pack.digest) != pack.bytes
+            or (pack.digest in suspects and self._digest_of(pack.digest) != pack.digest)
+        }
+
+    def _digest_of(self, digest: str) -> str:
+        found = hashlib.sha256()
+        try:
+            with contextlib.closing(self.open_pack(digest)) as stream:
+                while data := stream.read(CHUNK):
+                    found.update(data)
+        except StoreDamaged:
+            return ""
+        return found.hexdigest()
 
     def generations(self, scope: KeyScope, key: str) -> list[str]:
         """List the names of a key's generations, newest first; names without a manifest may be among them."""
@@ -96,27 +131,32 @@ class DirectoryStore(Records):
         path = self._generation(scope, key, name)
         with self._reported(f"read {path.parent.name}"):
             try:
-                found = manifests.from_json(self._retried(lambda: read_json(path, MANIFEST_LIMIT)))
+                with self._retried(lambda: open_plain(path, MANIFEST_LIMIT)) as stream:
+                    found = manifests.read(stream)
             except FileNotFoundError:
                 return None
             except FileUnreadable as error:
                 raise StoreDamaged(f"Generation {name} can't be used: {error}") from error
+            except OSError as error:
+                if error.errno not in NO_FILE:
+                    raise
+                raise StoreDamaged(f"Generation {name} can't be used ({error.strerror}).") from error
         if (found.scope, found.key, found.name) != (scope, key, name):
             raise StoreDamaged(f"Generation {name} says that it is {found.scope}/{found.key}/{found.name:.60}.")
         return found
 
     def create_generation(self, manifest: Manifest) -> None:
         """Make a generation visible, whole or not at all. Raises LostRace when its number is taken."""
-        path = self._generation(manifest.scope, manifest.key, manifest.name)
+        folder = self._generation(manifest.scope, manifest.key, manifest.name).parent
         with self._writing("publish a generation"):
-            make_directory(path.parent)
+            make_directory(folder.parent)
+            make_directory(self._pack_folder)
             self._checkpoint("generation directory")
             try:
-                create_json_exclusively(path, manifest.to_json())
+                create_folder_exclusively(folder, MANIFEST, b"".join(manifests.lines(manifest)), self._pack_folder)
             except FileExistsError:
                 raise LostRace(f"Generation {manifest.name} was published by somebody else.") from None
             self._checkpoint("manifest")
-            sync_directory(path.parent.parent)
 
     def write_head(self, manifest: Manifest) -> None:
         """Leave the hint which generation is the newest; it may be stale and nothing depends on it."""
@@ -157,7 +197,9 @@ class DirectoryStore(Records):
                     stream.flush()
                     self._checkpoint("pack written")
                     os.fsync(stream.fileno())
-                os.replace(temporary, self._pack(pack.digest))
+                # One that is there and whole is left alone: who reads it over a network would lose it (ESTALE).
+                if not self._is_whole(pack):
+                    os.replace(temporary, self._pack(pack.digest))
             finally:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
@@ -165,17 +207,35 @@ class DirectoryStore(Records):
             sync_directory(self._pack_folder)
         return pack
 
+    def _is_whole(self, pack: Pack) -> bool:
+        """Say whether an archive of this digest is in the store already, with the bytes that its name says."""
+        try:
+            with open(self._pack(pack.digest), "rb", buffering=0) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                return size == pack.bytes and hashlib.file_digest(stream, "sha256").hexdigest() == pack.digest
+        except OSError:
+            return False
+
     def open_pack(self, digest: str) -> StoreStream:
         """Open an archive for reading. Raises StoreDamaged when it is gone."""
         path = self._pack(digest)
         with self._reported("open a pack"):
             try:
-                return StoreStream(self._retried(lambda: open(path, "rb", buffering=0)), str(self.root))
+                # A FIFO under this name must not hold the reader for ever.
+                descriptor = self._retried(lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             except FileNotFoundError:
                 raise StoreDamaged(f"The pack {digest[:12]} is missing from the store.") from None
+            except OSError as error:
+                if error.errno not in NO_FILE:
+                    raise
+                raise StoreDamaged(f"The pack {digest[:12]} can't be used ({error.strerror}).") from error
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise StoreDamaged(f"The pack {digest[:12]} is not a plain file.")
+            return StoreStream(io.FileIO(descriptor), str(self.root))
 
     def sweep_orphans(self) -> None:
-        """Remove temporary archives that publishers left behind when they died, a day or more ago.
+        """Remove temporary archives and manifests that publishers left behind when they died, a day or more ago.
 
         What can't be removed is left for the next sweep. Raises StoreReadOnly.
         """
@@ -183,12 +243,17 @@ class DirectoryStore(Records):
             make_directory(self._pack_folder)
             now = self._time(self._pack_folder)
             for name in filter(is_temporary, self._names(self._pack_folder)):
+                path = self._pack_folder / name
                 with contextlib.suppress(FileNotFoundError):
-                    if now - (self._pack_folder / name).stat().st_mtime > ORPHAN_S:
-                        (self._pack_folder / name).unlink()
+                    if now - path.stat().st_mtime <= ORPHAN_S:
+                        continue
+                    if path.is_dir():
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink()
 
     def _generation(self, scope: str, key: str, name: str) -> Path:
-        return self.root / VERSION / scope / key / "generations" / name / "manifest.json"
+        return self.root / VERSION / scope / key / "generations" / name / MANIFEST
 
     @property
     def _pack_folder(self) -> Path:

@@ -5,14 +5,23 @@ A digest proves that bytes are those that were stored; these checks are for entr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
+from sidecar.caches import elf
 from sidecar.caches.families import Family, unit_of
 
 JSON_LIMIT = 16 * 1024 * 1024
+# The list of digests that FlashInfer's cubins are downloaded with, one `<sha256>  <name>` a line (flashinfer 0.7.2
+# artifacts.py); names are relative to the list.
+CHECKSUMS = "checksums.txt"
+_CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S.*)")
+_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 # A file of these kinds is never empty when its compiler has finished.
 NEVER_EMPTY = (".so", ".cubin", ".hsaco", ".o", ".json", ".ptx", ".mlir")
 
@@ -30,17 +39,21 @@ def entries(family: Family, paths: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def broken(family: Family, sizes: Mapping[str, int], root: Path, live: Path) -> dict[str, str]:
-    """Map each entry that is not whole to the reason.
+def broken(
+    family: Family, sizes: Mapping[str, int], root: Path, live: Path, cuda_majors: Collection[str] = ()
+) -> dict[str, str]:
+    """Map each entry that can't be used to the reason, a word of `messages.REASONS`.
 
     `sizes` maps every file of the family to its bytes, `root` is where they lie now, and `live` where the engine will
     find them: Triton's group files must name their children there. Files that vanish meanwhile make an entry broken.
+    `cuda_majors` are the CUDA versions of the engine's image (`fingerprint.cuda_majors`): a library linked against
+    another CUDA runtime does not load, or loads and fails. Empty: not known, and not checked.
     """
     found: dict[str, str] = {}
     for name, paths in entries(family, sizes).items():
-        reason = _reason(family, paths, sizes, root, live)
-        if reason:
-            found[name] = reason
+        reason = _reason(family, paths, sizes, root, live) or _other_cuda(paths, root, cuda_majors)
+        if reason or _not_as_listed(paths, root):
+            found[name] = reason or "checksum"
     return found
 
 
@@ -98,6 +111,60 @@ def _ninja(paths: list[str], root: Path) -> str:
     return "" if finished.issuperset(libraries) else "incomplete"
 
 
+def _other_cuda(paths: list[str], root: Path, cuda_majors: Collection[str]) -> str:
+    """Find libraries that need the CUDA runtime of another major version."""
+    for path in paths if cuda_majors else ():
+        if path.endswith(".so"):
+            needed = [found[1] for name in elf.needed(f"{root}/{path}") if (found := _CUDA_RUNTIME.match(name))]
+            if any(major not in cuda_majors for major in needed):
+                return "cuda"
+    return ""
+
+
+def _not_as_listed(paths: list[str], root: Path) -> bool:
+    """Say whether a downloaded cubin is not what its vendor's list says. Without a list that can be read: no."""
+    for path in paths:
+        if "cubins" not in path.split("/") or path.endswith(CHECKSUMS):
+            continue
+        folder, _, name = path.rpartition("/")
+        while folder:
+            listed = _list_of(f"{root}/{folder}/{CHECKSUMS}").get(name)
+            if listed is not None and _sha256(f"{root}/{path}") != listed:
+                return True
+            folder, _, last = folder.rpartition("/")
+            name = f"{last}/{name}"
+    return False
+
+
+def _list_of(place: str) -> Mapping[str, str]:
+    try:
+        status = os.stat(place)
+        return _parsed(place, status.st_mtime_ns, status.st_size)
+    except OSError:
+        return {}
+
+
+# Entries are asked about one by one, and a list names thousands.
+@lru_cache(maxsize=32)
+def _parsed(place: str, _mtime_ns: int, _size: int) -> Mapping[str, str]:
+    with open(place, "rb", buffering=0) as stream:
+        lines = (stream.read(JSON_LIMIT) or b"").decode("utf-8", "replace").splitlines()
+    found = (_CHECKSUM.fullmatch(line.strip()) for line in lines)
+    return {match[2]: match[1].lower() for match in found if match}
+
+
+def _sha256(path: str) -> str:
+    try:
+        with open(path, "rb", buffering=0) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
 def _read(root: Path, path: str) -> bytes:
-    with open(f"{root}/{path}", "rb", buffering=0) as stream:
-        return stream.read(JSON_LIMIT) or b""
+    descriptor = os.open(f"{root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # As much as there is: a buffer of the limit's size for each small file costs more than all else here.
+        return os.read(descriptor, min(os.fstat(descriptor).st_size, JSON_LIMIT))
+    finally:
+        os.close(descriptor)

@@ -76,12 +76,14 @@ class Volume:
                 return []
 
     def _is_there(self, path: Path) -> bool:
-        """Say whether a file can be reached by its name. Raises StoreUnavailable."""
+        """Say whether something can be reached by a name. Raises StoreUnavailable."""
         with self._reported(f"look at {path.name}"):
             try:
-                self._retried(path.stat)
-            except (FileNotFoundError, NotADirectoryError):
+                self._retried(path.lstat)
+            except FileNotFoundError:
                 return False
+            except NotADirectoryError:
+                return True
         return True
 
     def _time(self, folder: Path) -> float:

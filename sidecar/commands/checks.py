@@ -37,7 +37,7 @@ class Finding:
 
 def every_check(settings: Settings) -> Iterator[Finding]:
     """Try everything that the settings name, one after the other."""
-    for check in (_store, _live_cache, _control_dir, _profile, _api_key, _listen, _engine):
+    for check in (_store, _live_cache, _families, _control_dir, _profile, _api_key, _listen, _engine):
         yield from check(settings)
 
 
@@ -115,6 +115,25 @@ def _live_cache(settings: Settings) -> Iterator[Finding]:
             f"The store {settings.store} and the live cache {path} lie in each other; keep them "
             "apart, or published packs are taken for kernels.",
         )
+
+
+def _families(settings: Settings) -> Iterator[Finding]:
+    from sidecar.caches.families import BY_NAME, stored_families
+
+    known = [family.name for family in stored_families()]
+    for name in settings.excluded_families:
+        if name not in known:
+            why = "is never stored" if name in BY_NAME else "is no cache family"
+            yield Finding(
+                "families", "problem", f"WARMUP_EXCLUDE_FAMILIES: {name} {why}; those that are: {', '.join(known)}."
+            )
+    for root in settings.watched_roots:
+        if _inside(Path(root), settings.live_cache):
+            yield Finding(
+                "families",
+                "note",
+                f"WARMUP_EXTRA_ROOTS: {root} and the live cache lie in each other; it is watched anyway.",
+            )
 
 
 def _control_dir(settings: Settings) -> Iterator[Finding]:

@@ -65,6 +65,10 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def _codes(listed: str) -> str:
+    return ", ".join(map(_code, listed.split(", ")))
+
+
 def _settings() -> Rows:
     rows = []
     for name, info in config.Settings.model_fields.items():
@@ -126,18 +130,40 @@ def _errors() -> Rows:
     ]
 
 
-def _families() -> Rows:
-    from sidecar.caches.families import FAMILIES
+#: What is looked at before an entry of a family is published or restored, besides digests; see `caches/validity.py`.
+CHECKS: Mapping[str, str] = {
+    "none": "",
+    "triton": "JSON parses, a group's children are there",
+    "cubin": "has its cubin",
+    "ninja": "ninja finished it",
+}
 
-    return [
+
+def _families() -> Rows:
+    from sidecar.caches.families import FAMILIES, NO_FAMILY
+
+    rows = [
         (
             family.name,
+            _codes(family.default_path),
             _code(family.directory),
+            ", ".join([*map(_code, family.variables), *(f"a link at {_code(place)}" for place in family.links)]),
             family.scope,
-            ", ".join(map(_code, family.variables)),
+            ", ".join(
+                [
+                    *map(_code, family.leave_out),
+                    *(f"{_code(one)} (several ranks)" for one in family.leave_out_multi_rank),
+                ]
+            ),
+            CHECKS[family.validity],
+            family.since,
             family.note,
         )
         for family in FAMILIES
+    ]
+    return [
+        *rows,
+        *((one.name, _codes(one.default_path), "", "", "no family", "", "", "", one.why) for one in NO_FAMILY),
     ]
 
 
@@ -185,7 +211,11 @@ REFERENCES: tuple[Reference, ...] = (
     ),
     Reference("phases", ("phase", "meaning"), lambda: [(_code(phase.value), PHASES[phase]) for phase in Phase]),
     Reference("metrics", ("metric", "type", "labels", "unit", "meaning"), _metrics),
-    Reference("families", ("family", "directory", "scope", "variables", "note"), _families),
+    Reference(
+        "families",
+        ("family", "usual place", "directory", "moved by", "scope", "left out", "checked", "since vLLM", "note"),
+        _families,
+    ),
     Reference("facts", ("fact", "from", "enters the key of", "stored as", "why it matters"), _facts),
     Reference("profiles", ("profile", "for", "steps", "description"), _profiles),
     Reference("errors", ("outcome", "meaning", "exit code", "another try may help"), _errors),

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import sidecar
-from sidecar.caches import families, live_cache
+from sidecar.caches import families, live_cache, unmanaged
 from sidecar.caches.client import CacheClient
 from sidecar.config import Loaded, Settings
 from sidecar.engines.detect import make_engine
@@ -103,7 +103,7 @@ def take_control(pod: Pod) -> str:
     """Take the control directory and lay the launcher down; give the trouble as a sentence, empty when all is well."""
     control = ControlDirectory(pod.settings.control_dir, pod.boot)
     try:
-        control.prepare(_launcher_settings(pod.settings, pod.live_cache))
+        control.prepare(_launcher_settings(pod.settings, pod.live_cache, pod.mode))
     except HandshakeError as error:
         return f"{error} Until then the engine starts without the launcher, cold."
     pod.control = control
@@ -126,7 +126,7 @@ def make_supervisor(pod: Pod, child: Child | None) -> Supervisor:
     )
 
 
-def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
+def _launcher_settings(settings: Settings, live: str, mode: Mode) -> LauncherSettings:
     return LauncherSettings(
         version=sidecar.__version__,
         engine_url=settings.engine_url,
@@ -136,6 +136,11 @@ def _launcher_settings(settings: Settings, live: str) -> LauncherSettings:
         wait_s=settings.restore_timeout_s + settings.single_flight_s + LAUNCHER_GRACE_S,
         drain_s=settings.drain_s,
         settle_s=settings.settle_s,
+        # A child shares its HOME with the person who started it.
+        links=families.links(live) if live and mode is Mode.LAUNCHER else {},
+        look_s=settings.unmanaged_interval_s,
+        extra_roots=settings.watched_roots,
+        not_caches=unmanaged.not_caches(),
     )
 
 

@@ -30,7 +30,7 @@ from sidecar.gpu.nvml import GpuReader, GpuSnapshot
 from sidecar.lifecycle import Mode, Phase
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor import Supervisor, restoring
+from sidecar.supervisor import Supervisor, growth, restoring
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.observers import AttemptObserver, EngineObserver
 from sidecar.supervisor.pod import Pod
@@ -86,6 +86,10 @@ class Daemon:
         pod = assembly.make_pod(self._settings, self._mode, board, metrics, len(self._problems))
         for problem in self._problems:
             pod.degrade(str(problem))
+        known = {family.name for family in families.stored_families()}
+        for name in self._settings.excluded_families:
+            if name not in known:
+                pod.degrade(f"WARMUP_EXCLUDE_FAMILIES: {name} is no cache family; `warmup-sidecar check` lists them.")
         assembly.take_live_cache(pod)
         trouble = assembly.take_control(pod)
         if self._mode is Mode.CHILD:
@@ -97,6 +101,7 @@ class Daemon:
             # What was imported stays: without this each full collection walks it again, and probes wait 50 ms for that.
             gc.collect()
             gc.freeze()
+            self._start("unmanaged caches", lambda: growth.watch(pod))
             self._start("control", lambda: self._watch_control(pod, supervisor, trouble))
             return await supervisor.run()
         finally:

@@ -17,6 +17,8 @@ from typing import Any, Literal
 from sidecar.engines.protocol import Hint
 
 _SHELLS = {"sh", "bash", "dash", "ash", "busybox"}
+#: -O0 to -O3, with nothing between.
+_LEVEL = re.compile(r"-O([0-3])")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 #: vLLM's human_readable_int: lower case counts in thousands, upper case in powers of 1024.
 _FACTORS = {"": 1} | {
@@ -84,12 +86,28 @@ FLAGS: Mapping[str, Flag] = {
     "--max-loras": Flag("max_loras", _number),
     "--max-lora-rank": Flag("max_lora_rank", _number),
     "--lora-modules": Flag("adapters", _adapter, "many"),
-    "--tensor-parallel-size": Flag("tensor_parallel_size", _number),
-    "-tp": Flag("tensor_parallel_size", _number),
-    "--pipeline-parallel-size": Flag("pipeline_parallel_size", _number),
-    "-pp": Flag("pipeline_parallel_size", _number),
+    "--tensor-parallel-size": Flag("tensor_parallel", _number),
+    "-tp": Flag("tensor_parallel", _number),
+    "--pipeline-parallel-size": Flag("pipeline_parallel", _number),
+    "-pp": Flag("pipeline_parallel", _number),
     "--data-parallel-size": Flag("data_parallel_size", _number),
     "-dp": Flag("data_parallel_size", _number),
+    "--data-parallel-size-local": Flag("data_parallel_size_local", _number),
+    "-dpl": Flag("data_parallel_size_local", _number),
+    "--data-parallel-rank": Flag("data_parallel_rank"),
+    "-dpn": Flag("data_parallel_rank"),
+    "--data-parallel-external-lb": Flag("data_parallel_external_lb", takes="switch"),
+    "--data-parallel-hybrid-lb": Flag("data_parallel_hybrid_lb", takes="switch"),
+    "--attention-backend": Flag("attention_backend"),
+    "--cudagraph-capture-sizes": Flag("cudagraph_sizes", _number, "many"),
+    "--enable-flashinfer-autotune": Flag("flashinfer_autotune", takes="switch"),
+    "--disable-flashinfer-autotune": Flag("no_flashinfer_autotune", takes="switch"),
+    "--kernel-config": Flag("kernels", _object),
+    "--optimization-level": Flag("optimization_level"),
+    "-O": Flag("optimization_level"),
+    "--disaggregation-mode": Flag("role", lambda text: text if text in ("prefill", "decode") else None),
+    "--convert": Flag("convert"),
+    "--spec-tokens": Flag("speculative_tokens", _number),
     "--enforce-eager": Flag("enforce_eager", takes="switch"),
     "--enable-sleep-mode": Flag("enable_sleep_mode", takes="switch"),
     "--enable-chunked-prefill": Flag("enable_chunked_prefill", takes="switch"),
@@ -100,6 +118,7 @@ FLAGS: Mapping[str, Flag] = {
     "--runner": Flag("runner"),
     "--kv-transfer-config": Flag("kv_transfer", _object),
     "--speculative-config": Flag("speculative", _object),
+    "-sc": Flag("speculative", _object),
     "--config": Flag("config_file"),
 }
 
@@ -120,7 +139,12 @@ def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict
     while at < len(words):
         name, given, value = words[at].partition("=")
         at += 1
+        if level := _LEVEL.fullmatch(name):
+            name, given, value = "-O", "=", level[1]
         name = _spelling(name)
+        if "." in name:
+            at += _take_dotted(found, name, value if given else "".join(words[at : at + 1]), bool(given))
+            continue
         flag = FLAGS.get(name) or FLAGS.get("--" + name.removeprefix("--no-"))
         if flag is None or (name not in FLAGS and flag.takes != "switch"):
             continue
@@ -131,7 +155,67 @@ def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict
             found[flag.hint] = Hint(result, f"argv {name}")
     if environment.get("VLLM_API_KEY"):
         found.setdefault("api_key", Hint(True, "environment VLLM_API_KEY"))
-    return found
+    if environment.get("VLLM_ATTENTION_BACKEND"):
+        backend = environment["VLLM_ATTENTION_BACKEND"]
+        found.setdefault("attention_backend", Hint(backend, "environment VLLM_ATTENTION_BACKEND"))
+    return found | _ranks_here(found) | _skipped_warmups(found, environment)
+
+
+def _ranks_here(found: Mapping[str, Hint]) -> dict[str, Hint]:
+    """Give the data-parallel ranks this port routes to: one where an external balancer gives each a port of its own."""
+    size, rank = found.get("data_parallel_size"), found.get("data_parallel_rank")
+    external, hybrid = found.get("data_parallel_external_lb"), found.get("data_parallel_hybrid_lb")
+    local = found.get("data_parallel_size_local")
+    if rank is not None or (external is not None and external.value):
+        return {"dp_ranks_here": Hint(1, (rank or external or Hint(1, "")).source)}
+    if hybrid is not None and hybrid.value and local is not None:
+        return {"dp_ranks_here": local}
+    return {"dp_ranks_here": size} if size is not None else {}
+
+
+def _skipped_warmups(found: Mapping[str, Hint], environment: Mapping[str, str]) -> dict[str, Hint]:
+    """Name what of the engine's own warm-up is switched off, which moves its cost to the first requests.
+
+    vLLM: VLLM_DEEP_GEMM_WARMUP=skip (envs.py); autotuning is off at -O0 too, and JIT warm-up with --enforce-eager
+    and at -O0 (config/vllm.py, 0.32 and 0.33).
+    """
+    kernels = found["kernels"].value if "kernels" in found else {}
+    level, eager = found.get("optimization_level"), found.get("enforce_eager")
+    slowest = level if level is not None and str(level.value) in ("0", "O0") else None
+    wanted, unwanted = found.get("flashinfer_autotune"), found.get("no_flashinfer_autotune")
+    untuned = (
+        wanted if wanted is not None and not wanted.value else unwanted if unwanted and unwanted.value else slowest
+    )
+    untuned = found["kernels"] if kernels.get("enable_flashinfer_autotune") is False else untuned
+    unwarmed = eager if eager is not None and eager.value else slowest
+    unwarmed = found["kernels"] if kernels.get("enable_jit_warmup") is False else unwarmed
+    off: dict[str, str] = {}
+    if environment.get("VLLM_DEEP_GEMM_WARMUP") == "skip":
+        off["DeepGEMM"] = "environment VLLM_DEEP_GEMM_WARMUP=skip"
+    if untuned is not None:
+        off["FlashInfer autotuning"] = untuned.source
+    if unwarmed is not None:
+        off["JIT kernels"] = unwarmed.source
+    sources = ", ".join(dict.fromkeys(off.values()))
+    return {"skipped_warmups": Hint(tuple(off), sources)} if off else {}
+
+
+def _take_dotted(found: dict[str, Hint], name: str, value: str, given: bool) -> int:
+    """Take one field of a flag that is a JSON object, such as --kv-transfer-config.kv_role kv_both.
+
+    Gives how many of the following words belong to it.
+    """
+    base, _, key = name.partition(".")
+    flag = FLAGS.get(base)
+    if flag is None or flag.read is not _object:
+        return 0
+    before = found[flag.hint].value if flag.hint in found else {}
+    try:
+        read = json.loads(value)
+    except ValueError:
+        read = value
+    found[flag.hint] = Hint({**before, key.replace("-", "_"): read}, f"argv {name}")
+    return 0 if given else 1
 
 
 def _value(flag: Flag, name: str, words: list[str]) -> Any:

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +35,16 @@ class UnansweredError(Exception):
         self.state: HealthState = state
         self.sentence = sentence
         self.incomplete = incomplete
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file sent with the fields of a form: its field, name, media type and content."""
+
+    field: str
+    name: str
+    media_type: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +73,30 @@ class Connection:
         """Read a path within `timeout_s` seconds. Raises UnansweredError."""
         return await self._whole("GET", path, timeout_s=timeout_s, key=key, kept=kept)
 
-    async def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float, key: bool = False) -> Reply:
-        """Post JSON and read the whole answer within `timeout_s` seconds. Raises UnansweredError."""
-        return await self._whole("POST", path, timeout_s=timeout_s, key=key, kept=False, body=body)
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        key: bool = False,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        upload: Upload | None = None,
+    ) -> Reply:
+        """Post JSON, or a form with a file, and read the whole answer within `timeout_s` seconds.
+
+        Raises UnansweredError.
+        """
+        content = _content(body, upload)
+        return await self._whole("POST", path, timeout_s=timeout_s, key=key, kept=False, content=content, extra=headers)
 
     @asynccontextmanager
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def stream(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = MappingProxyType({})
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Post JSON with the API key and give the open answer. Raises UnansweredError; has no deadline."""
-        async with self._open("POST", path, key=True, kept=False, body=body) as (response, _):
+        content = {"json": body}
+        async with self._open("POST", path, key=True, kept=False, content=content, extra=headers) as (response, _):
             yield response
 
     async def close(self) -> None:
@@ -87,22 +113,22 @@ class Connection:
         timeout_s: float,
         key: bool,
         kept: bool,
-        body: Mapping[str, Any] | None = None,
+        content: Mapping[str, Any] = MappingProxyType({}),
+        extra: Mapping[str, str] = MappingProxyType({}),
     ) -> Reply:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._open(method, path, key=key, kept=kept, body=body) as (response, trace),
+                self._open(method, path, key=key, kept=kept, content=content, extra=extra) as (response, trace),
             ):
-                content = await read_limited(response)
-                return Reply(response.status, content, trace.new)
+                return Reply(response.status, await read_limited(response), trace.new)
         except TimeoutError:
             sentence = f"{self.url}{path} did not answer within {timeout_s:g} s."
             raise UnansweredError("timed_out", sentence) from None
 
     @asynccontextmanager
     async def _open(
-        self, method: str, path: str, *, key: bool, kept: bool, body: Mapping[str, Any] | None
+        self, method: str, path: str, *, key: bool, kept: bool, content: Mapping[str, Any], extra: Mapping[str, str]
     ) -> AsyncIterator[tuple[aiohttp.ClientResponse, SimpleNamespace]]:
         secret = "".join((self._key() or "").split()) if key else ""
         trace = SimpleNamespace(new=False)
@@ -110,10 +136,10 @@ class Connection:
             async with self._session(kept).request(
                 method,
                 self.url + path,
-                json=body,
                 allow_redirects=False,
                 trace_request_ctx=trace,
-                headers={"Authorization": f"Bearer {secret}"} if secret else {},
+                headers={**extra, **({"Authorization": f"Bearer {secret}"} if secret else {})},
+                **content,
             ) as response:
                 yield response, trace
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -156,6 +182,15 @@ class Connection:
                 trace_configs=[traces],
             )
         return self._sessions[kept]
+
+
+def _content(body: Mapping[str, Any], upload: Upload | None) -> Mapping[str, Any]:
+    """Give the body as aiohttp takes it."""
+    if upload is None:
+        return {"json": body}
+    form = aiohttp.FormData({name: str(value) for name, value in body.items()})
+    form.add_field(upload.field, upload.content, filename=upload.name, content_type=upload.media_type)
+    return {"data": form}
 
 
 async def _note_new_connection(_session: object, context: SimpleNamespace, _parameters: object) -> None:

@@ -56,9 +56,12 @@ PROGRESS = (
 SLEEP = "vllm:engine_sleep_state"
 CACHE_CONFIG = "vllm:cache_config_info"
 PROCESS_START = "process_start_time_seconds"
+#: One series for each position of a draft, so their number is how many tokens are drafted at once
+#: (vllm/v1/spec_decode/metrics.py, 0.32).
+DRAFTED = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 _WANTED = frozenset(
-    {SLEEP, CACHE_CONFIG, PROCESS_START, *PROGRESS, *(name for each in READINGS for name in each.names)}
+    {SLEEP, CACHE_CONFIG, PROCESS_START, DRAFTED, *PROGRESS, *(name for each in READINGS for name in each.names)}
 )
 #: Prefixes of metric names by which engines are told apart; trtllm_: TensorRT-LLM's metrics/collector.py.
 FLAVOURS = {"vllm": ("vllm:",), "sglang": ("sglang:", "sglang_"), "trtllm": ("trtllm_",)}
@@ -85,6 +88,11 @@ class Exposition:
         """Give the labels of the first series of a name; empty when it isn't there."""
         found = self.samples.get(name, ())
         return found[0].labels if found else {}
+
+    def distinct(self, name: str, label: str) -> int | None:
+        """Count the values that a label has in the series of a name; None when there are no such series."""
+        values = {sample.labels[label] for sample in self.samples.get(name, ()) if label in sample.labels}
+        return len(values) or None
 
     def _latest(self, name: str) -> tuple[Sample, ...]:
         """Keep one sample per label set, the last: a page that repeats a series must not count it twice."""
@@ -140,6 +148,22 @@ def asleep(page: Exposition) -> bool | None:
     return any(each.value > 0 and each.labels.get("sleep_state") != "awake" for each in samples)
 
 
+def ranks(page: Exposition) -> int | None:
+    """Count the data-parallel ranks behind the page: engines by the label `engine` (vLLM >= 0.8)."""
+    return page.distinct(CACHE_CONFIG, "engine") or page.distinct("vllm:num_requests_running", "engine")
+
+
+def progress_by_rank(page: Exposition) -> dict[str, float]:
+    """Give for each rank by its number a sum that grows whenever it works; empty where metrics don't tell ranks."""
+    found: dict[str, float] = {}
+    for name in PROGRESS:
+        for sample in page.samples.get(name, ()):
+            rank = sample.labels.get("engine")
+            if rank is not None and not math.isnan(sample.value):
+                found[rank] = found.get(rank, 0.0) + sample.value
+    return found
+
+
 def statistics(page: Exposition) -> EngineStats:
     """Make one reading out of a page."""
     numbers = {reading.field: page.number(reading.names, reading.merge) for reading in READINGS}
@@ -148,6 +172,7 @@ def statistics(page: Exposition) -> EngineStats:
         identity=identity(page),
         asleep=asleep(page),
         progress=float(sum(moved)) if moved else None,
+        progress_by_rank=progress_by_rank(page),
         missing="" if page.flavour == "vllm" else _missing(page),
         **numbers,
     )

@@ -5,7 +5,7 @@ Which endpoint and model to use, and what a lost connection means, is the engine
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -20,18 +20,23 @@ KEY_ADVICE = "give its key in the file that WARMUP_API_KEY_FILE names"
 
 
 async def converse(
-    http: Connection, path: str, body: dict[str, Any], answer: Answer, clock: Callable[[], float]
+    http: Connection,
+    path: str,
+    body: dict[str, Any],
+    answer: Answer,
+    clock: Callable[[], float],
+    headers: Mapping[str, str],
 ) -> None:
     """Send the body and read the answer into `answer` until it ends or goes wrong.
 
     Raises UnansweredError when no complete HTTP answer comes; has no deadline of its own.
     """
     echo = bool(body.get("echo"))
-    async with http.stream(path, body) as response:
+    async with http.stream(path, body, headers) as response:
         answer.status = response.status
         if response.status != 200:
             content = await read_limited(response)
-            answer.fail(kind_of(response.status), _refusal(path, response.status, content))
+            answer.fail(kind_of(response.status), refusal(path, response.status, content))
         elif response.content_type == "text/event-stream":
             await _read_events(response, answer, clock, echo)
         else:
@@ -55,7 +60,8 @@ def body_of(request: CompletionRequest, model: str) -> dict[str, Any]:
     return {name: value for name, value in (body | dict(request.extra)).items() if value is not None}
 
 
-def _refusal(path: str, status: int, content: bytes) -> str:
+def refusal(path: str, status: int, content: bytes) -> str:
+    """Say in a sentence what an answer that isn't 200 says."""
     parsed = json_object(Reply(200, content, new_connection=False))
     said = message_of(parsed) if parsed is not None else snippet(content)
     advice = f"; {KEY_ADVICE}" if status in (401, 403) else ""

@@ -13,6 +13,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 HealthState = Literal["up", "refused", "reset", "timed_out", "unhealthy", "starting", "unreachable", "not_an_engine"]
 ErrorKind = Literal["unsupported", "unauthorized", "broken", "refused", "reset", "timed_out", "not_json"]
+#: What an engine can be asked to do; the names are vLLM's (vllm/tasks.py), `score` stands for its scoring endpoints.
+Task = Literal["generate", "embed", "score", "classify", "transcription"]
+#: What an engine does in a deployment that separates reading prompts from generating.
+Role = Literal["both", "prefill", "decode"]
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -66,8 +70,14 @@ Hints: TypeAlias = Mapping[str, Hint]
 class EngineFacts(Plain):
     """What the engine says of itself, completed by hints and documented defaults.
 
-    Lengths and batch sizes in tokens, `kv_blocks` and `block_size` as the engine counts them. None: unknown.
-    `sources` says for each known field where it came from; "default …" marks an assumption.
+    Lengths and batch sizes in tokens, `kv_blocks` and `block_size` as the engine counts them; `kv_tokens` is what the
+    KV cache holds where the engine says so itself. None: unknown.
+    `weights` is the scheme behind `quantization`, such as `nvfp4`, `fp8` or `none`. `tasks` are those with an
+    endpoint. `kv_connectors` move KV caches between engines. `adapters` are served names, `adapter_ranks` their LoRA
+    ranks where they can be read. `dp_ranks` is how many data-parallel ranks this port can route to,
+    `speculative_tokens` how many are drafted at once, `cudagraph_sizes` the captured batch sizes. `skipped_warmups`
+    names what of the engine's own warm-up is switched off. `sources` says for each known field where it came from;
+    "default …" marks an assumption.
     """
 
     engine: str
@@ -82,9 +92,24 @@ class EngineFacts(Plain):
     quantization: str | None = None
     block_size: int | None = None
     kv_blocks: int | None = None
+    kv_tokens: int | None = None
     calculate_kv_scales: bool | None = None
     chat: bool | None = None
     adapters: tuple[str, ...] = ()
+    weights: str | None = None
+    tasks: tuple[str, ...] = ()
+    images: bool | None = None
+    role: str | None = None
+    kv_connectors: tuple[str, ...] = ()
+    adapter_ranks: Mapping[str, int] = field(default_factory=dict)
+    dp_ranks: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    speculative_tokens: int | None = None
+    cudagraph_sizes: tuple[int, ...] = ()
+    attention_backend: str | None = None
+    skipped_warmups: tuple[str, ...] = ()
+    asleep: bool | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,7 +118,8 @@ class EngineStats(Plain):
     """One reading of the engine's metrics. None: the engine does not show it, which is not the same as 0.
 
     `identity` is the start of the engine's process as text, `kv_cache_usage` a ratio 0..1, `progress` a sum
-    that grows whenever the engine finishes any work. `missing` says in a sentence why series are absent.
+    that grows whenever the engine finishes any work, `progress_by_rank` the same for each data-parallel rank by its
+    number. `missing` says in a sentence why series are absent.
     """
 
     identity: str | None = None
@@ -107,16 +133,32 @@ class EngineStats(Plain):
     prefix_cache_queries_total: float | None = None
     asleep: bool | None = None
     progress: float | None = None
+    progress_by_rank: Mapping[str, float] = field(default_factory=dict)
     missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What one request asks for instead of text, and what belongs to it beside the prompt.
+
+    `embed` embeds the prompt, `score` and `rerank` compare it with `documents`, `transcription` writes down
+    `audio`, a WAV file, in `language`.
+    """
+
+    kind: Literal["embed", "score", "rerank", "transcription"]
+    documents: tuple[str, ...] = ()
+    audio: bytes = field(default=b"", repr=False)
+    language: str = "en"
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One request for text: token ids or text as `prompt`, or `messages` for the chat endpoint.
+    """One request: token ids or text as `prompt`, or `messages` for the chat endpoint.
 
     `extra` is sent as it is, over everything else. `deadline_s` covers the whole request, in seconds.
     `on_first_token` is called once, at the first text of a streamed answer: warm-up adds prefills to running
-    decodes with it.
+    decodes with it. `model` names an adapter, `rank` the data-parallel rank that must work on it. With `work` the
+    request asks for something else than text; only `prompt`, `model`, `rank` and `deadline_s` count then.
     """
 
     prompt: tuple[int, ...] | str | None = None
@@ -129,6 +171,8 @@ class CompletionRequest:
     cache_salt: str | None = None
     deadline_s: float = 900.0
     model: str | None = None
+    rank: int | None = None
+    work: Work | None = None
     on_first_token: Callable[[], None] | None = field(default=None, compare=False, repr=False)
 
 

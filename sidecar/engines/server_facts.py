@@ -1,18 +1,23 @@
 """Put together what is known of an engine, from its answers, from hints and from documented defaults.
 
-Each fact keeps its source. No requests are sent here; the only file read is a local model's config.json.
+Each fact keeps its source. No requests are sent here; the only files read are a local model's config.json and those
+of local adapters.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sidecar import files
+from sidecar.engines import exposition
 from sidecar.engines.protocol import EngineFacts, Hint, Hints
+from sidecar.engines.server_info import flag_sources, from_server_info, vocabulary
+from sidecar.engines.values import Gathered, connectors, mapping, text, whole
+from sidecar.engines.weights import scheme_of_config, scheme_of_name
+from sidecar.errors import FileUnreadable
 
 #: Token ids below this exist in every vocabulary but those of byte-level models, so prompts made of them are
 #: accepted; they are enough for any number of unique prompts.
@@ -20,101 +25,151 @@ DEFAULT_VOCAB_SIZE = 1000
 #: vLLM's defaults of max_num_batched_tokens and max_num_seqs by GPU memory in GiB, OpenAI server
 #: (vllm/engine/arg_utils.py of 0.33.0). Where the memory is unknown, the smallest is assumed.
 DEFAULT_LIMITS = ((160.0, 16384, 1024), (70.0, 8192, 1024), (0.0, 2048, 256))
-_VOCAB = re.compile(r'"vocab_size":\s*(\d+)')
-_CONFIG_LIMIT = 4 * 1024 * 1024
+#: Source of limits that are only what no engine is below: whoever knows the GPU may know better.
+SMALLEST = "default, smallest of vLLM's"
+#: vllm/config/kv_transfer.py, 0.32. With NIXL both sides are `kv_both`: then plain requests work on either.
+ROLES = {"kv_producer": "prefill", "kv_consumer": "decode", "kv_both": "both"}
+CONFIG_LIMIT = 4 * 1024 * 1024
+#: Hints that are facts under their own name, and the type that they must have.
+HINTED: Mapping[str, type] = {
+    "root": str,
+    "max_model_len": int,
+    "max_num_seqs": int,
+    "max_num_batched_tokens": int,
+    "kv_cache_dtype": str,
+    "quantization": str,
+    "block_size": int,
+    "kv_tokens": int,
+    "vocab_size": int,
+    "tensor_parallel": int,
+    "pipeline_parallel": int,
+    "speculative_tokens": int,
+    "attention_backend": str,
+    "cudagraph_sizes": tuple,
+    "skipped_warmups": tuple,
+}
 
 
-@dataclass(slots=True)
-class Gathered:
-    """Facts by field name; the first source that knows a fact wins."""
+@dataclass(frozen=True)
+class Answers:
+    """What the engine has answered. Mappings are empty where it answered nothing, other fields None."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-
-    def offer(self, name: str, value: Any, source: str) -> None:
-        """Take a fact unless it is None or already known."""
-        if value is not None and name not in self.values:
-            self.values[name], self.sources[name] = value, source
-
-    def offer_hints(self, hints: Hints, names: tuple[str, ...]) -> None:
-        """Take those hints of `names` that have the type of the fact."""
-        for name in names:
-            hint = hints.get(name)
-            wanted = str if name in ("kv_cache_dtype", "quantization", "root") else int
-            if hint is not None and isinstance(hint.value, wanted) and not isinstance(hint.value, bool):
-                self.offer(name, hint.value, hint.source)
+    card: Mapping[str, Any]
+    metrics: exposition.Exposition
+    adapters: tuple[str, ...] = ()
+    adapter_ranks: Mapping[str, int] = field(default_factory=dict)
+    version: Mapping[str, Any] = field(default_factory=dict)
+    server_info: Mapping[str, Any] = field(default_factory=dict)
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    chat: bool | None = None
+    images: bool | None = None
+    tasks: tuple[str, ...] | None = None
 
 
-def gather(
-    card: Mapping[str, Any],
-    adapters: tuple[str, ...],
-    version: str | None,
-    cache_config: Mapping[str, str],
-    server_info: Mapping[str, Any] | None,
-    model_config: Mapping[str, Any] | None,
-    chat: bool | None,
-    hints: Hints,
-) -> EngineFacts:
+def gather(answers: Answers, hints: Hints) -> EngineFacts:
     """Merge everything into EngineFacts; what the engine says counts over hints, hints over defaults."""
     found = Gathered()
-    found.offer("version", version, "/version")
-    found.offer("model", card["id"], "/v1/models")
-    found.offer("root", _text(card.get("root")), "/v1/models")
-    found.offer("max_model_len", _whole(card.get("max_model_len")), "/v1/models")
-    found.offer("adapters", adapters or None, "/v1/models")
-    found.offer("chat", chat, "/tokenize")
-    _from_cache_config(found, cache_config)
-    _from_server_info(found, server_info or {})
-    found.offer_hints(
-        hints,
-        (
-            "root",
-            "max_model_len",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "kv_cache_dtype",
-            "quantization",
-            "block_size",
-            "vocab_size",
-        ),
-    )
-    _from_model_config(found, model_config or {})
+    card = answers.card
+    found.offer("version", text(answers.version.get("version")), "/version")
+    found.offer("model", text(card.get("id")), "/v1/models")
+    found.offer("root", text(card.get("root")), "/v1/models")
+    found.offer("max_model_len", whole(card.get("max_model_len")), "/v1/models")
+    found.offer("adapters", answers.adapters or None, "/v1/models")
+    found.offer("adapter_ranks", answers.adapter_ranks or None, "adapter_config.json of each adapter")
+    found.offer("chat", answers.chat, "/tokenize")
+    found.offer("images", answers.images, "/tokenize")
+    found.offer("tasks", answers.tasks, "the engine's endpoints")
+    _from_metrics(found, answers.metrics)
+    from_server_info(found, answers.server_info, ROLES)
+    for name, wanted in HINTED.items():
+        found.offer_hint(name, hints.get(name), wanted)
+    _from_flags(found, hints)
+    _from_model_config(found, answers.model_config)
     _defaults(found, hints)
-    return EngineFacts(engine="vllm", **{"version": None, **found.values}, sources=found.sources)
+    # What nobody has asked for is known by its command line alone.
+    for name in ("model", "root"):
+        found.offer_hint("model", hints.get(name), str)
+    return EngineFacts(engine="vllm", **{"version": None, "model": "", **found.values}, sources=found.sources)
 
 
-def _from_cache_config(found: Gathered, labels: Mapping[str, str]) -> None:
+def facts_of_hints(hints: Hints) -> EngineFacts:
+    """Give what is known of an engine that isn't asked: hints and defaults."""
+    return gather(Answers(card={}, metrics=exposition.read("")), hints)
+
+
+def _from_metrics(found: Gathered, page: exposition.Exposition) -> None:
     """Read the labels of vllm:cache_config_info: all fields of CacheConfig as text (vllm/config/cache.py)."""
-    source = "/metrics vllm:cache_config_info"
-    found.offer("kv_cache_dtype", _text(labels.get("cache_dtype")), source)
-    found.offer("block_size", _whole(labels.get("block_size")), source)
-    found.offer("kv_blocks", _whole(labels.get("num_gpu_blocks")), source)
+    labels = page.labels(exposition.CACHE_CONFIG)
+    source = "/metrics " + exposition.CACHE_CONFIG
+    found.offer("kv_cache_dtype", text(labels.get("cache_dtype")), source)
+    found.offer("block_size", whole(labels.get("block_size")), source)
+    found.offer("kv_blocks", whole(labels.get("num_gpu_blocks")), source)
+    found.offer("kv_tokens", whole(labels.get("kv_cache_size_tokens")), source)
     scales = labels.get("calculate_kv_scales")
     found.offer("calculate_kv_scales", scales == "True" if scales in ("True", "False") else None, source)
+    found.offer("dp_ranks", exposition.ranks(page), "/metrics label engine")
+    drafted = page.distinct(exposition.DRAFTED, "position")
+    found.offer("speculative_tokens", drafted, "/metrics " + exposition.DRAFTED)
+    found.offer("asleep", exposition.asleep(page), "/metrics " + exposition.SLEEP)
 
 
-def _from_server_info(found: Gathered, info: Mapping[str, Any]) -> None:
-    """Read /server_info?config_format=json (development mode, vLLM >= 0.11; before that it is one string)."""
-    source = "/server_info"
-    config = _mapping(info.get("vllm_config"))
-    model, cache = _mapping(config.get("model_config")), _mapping(config.get("cache_config"))
-    scheduler = _mapping(config.get("scheduler_config"))
-    found.offer("max_model_len", _whole(model.get("max_model_len")), source)
-    found.offer("quantization", _text(model.get("quantization")), source)
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
-        found.offer(name, _whole(scheduler.get(name)), source)
-    found.offer("kv_cache_dtype", _text(cache.get("cache_dtype")), source)
-    found.offer("block_size", _whole(cache.get("block_size")), source)
-    found.offer("kv_blocks", _whole(cache.get("num_gpu_blocks")), source)
-    for name in ("hf_text_config", "hf_config"):
-        found.offer("vocab_size", _vocabulary(model.get(name)), source)
+def _from_flags(found: Gathered, hints: Hints) -> None:
+    """Read facts out of flags that are named or made otherwise, and out of flags that are absent."""
+    role = hints.get("role")
+    transfer = hints.get("kv_transfer")
+    if role is not None:
+        found.offer("role", text(role.value), role.source)
+    if transfer is not None:
+        found.offer("role", ROLES.get(str(mapping(transfer.value).get("kv_role"))), transfer.source)
+        found.offer("kv_connectors", connectors(transfer.value), transfer.source)
+    elif flag_sources(hints):
+        found.offer("role", "both", "argv of the engine, without --kv-transfer-config")
+    speculative = hints.get("speculative")
+    if speculative is not None:
+        drafted = whole(mapping(speculative.value).get("num_speculative_tokens"))
+        found.offer("speculative_tokens", drafted, speculative.source)
+    ranks = hints.get("dp_ranks_here")
+    if ranks is not None:
+        found.offer("dp_ranks", whole(ranks.value), ranks.source)
+    tasks = _tasks(hints)
+    if tasks is not None:
+        found.offer("tasks", tasks.value, tasks.source)
+
+
+def _tasks(hints: Hints) -> Hint | None:
+    """Read --task of older versions, or --runner and --convert (vllm/config/model.py, 0.6 to 0.33)."""
+    task, runner, convert = (hints.get(name) for name in ("task", "runner", "convert"))
+    names = {
+        "generate": ("generate",),
+        "embed": ("embed", "score"),
+        "embedding": ("embed", "score"),
+        "score": ("score",),
+        "classify": ("score", "classify"),
+        "transcription": ("transcription",),
+    }
+    if task is not None and task.value in names:
+        return Hint(names[task.value], task.source)
+    if convert is not None and convert.value in ("embed", "classify"):
+        return Hint(names[convert.value], convert.source)
+    if runner is not None and runner.value in ("generate", "pooling"):
+        return Hint(("generate",) if runner.value == "generate" else ("embed", "score"), runner.source)
+    return None
 
 
 def _from_model_config(found: Gathered, config: Mapping[str, Any]) -> None:
     source = "config.json of the model"
-    found.offer("vocab_size", _vocabulary(config.get("text_config")) or _vocabulary(config), source)
-    method = _mapping(config.get("quantization_config")).get("quant_method")
-    found.offer("quantization", _text(method), source)
+    found.offer("vocab_size", vocabulary(config.get("text_config")) or vocabulary(config), source)
+    quantization = mapping(config.get("quantization_config"))
+    found.offer("quantization", text(quantization.get("quant_method")), source)
+    if config:
+        found.offer("images", any(name in config for name in ("vision_config", "vision_tower")) or None, source)
+        if "quantization" not in found.values:
+            found.offer("quantization", "none", source)
+    name = found.values.get("quantization")
+    if name is not None:
+        exact = scheme_of_config(quantization)
+        found.offer("weights", exact, source)
+        found.offer("weights", scheme_of_name(name), found.sources["quantization"])
 
 
 def _defaults(found: Gathered, hints: Hints) -> None:
@@ -122,48 +177,30 @@ def _defaults(found: Gathered, hints: Hints) -> None:
     known = isinstance(memory.value, int | float) and memory.value > 0
     gib = float(memory.value) if known else 0.0
     _, batched, sequences = next(row for row in DEFAULT_LIMITS if gib >= row[0])
-    source = f"default of vLLM for {gib:.0f} GiB of GPU memory" if known else "default, smallest of vLLM's"
+    source = f"default of vLLM for {gib:.0f} GiB of GPU memory" if known else SMALLEST
     found.offer("max_num_batched_tokens", batched, source)
     found.offer("max_num_seqs", sequences, source)
     found.offer("vocab_size", DEFAULT_VOCAB_SIZE, "default, safe for any model")
+    found.offer("tasks", ("generate",), "default, since the engine doesn't tell")
 
 
-def read_model_config(root: str | None) -> Mapping[str, Any] | None:
-    """Read config.json of a model directory, or give None where there is none to read. Blocks on the disk."""
-    if not root or not root.startswith("/"):
+def read_local(
+    root: str | None, adapters: Iterable[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any] | None, dict[str, int]]:
+    """Read what lies on a disk that we share with the engine: the model's config, adapters' ranks. Blocks."""
+    ranks = {}
+    for card in adapters:
+        rank = whole((_json(card.get("root"), "adapter_config.json") or {}).get("r"))
+        if rank is not None:
+            ranks[str(card["id"])] = rank
+    return _json(root, "config.json"), ranks
+
+
+def _json(folder: object, name: str) -> Mapping[str, Any] | None:
+    """Read a JSON object of a directory, or give None where there is none to read."""
+    if not isinstance(folder, str) or not folder.startswith("/"):
         return None
     try:
-        with (Path(root) / "config.json").open("rb") as file:
-            content = json.loads(file.read(_CONFIG_LIMIT).decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return files.read_json(Path(folder) / name, CONFIG_LIMIT)
+    except (OSError, ValueError, FileUnreadable):
         return None
-    return content if isinstance(content, Mapping) else None
-
-
-def _vocabulary(config: object) -> int | None:
-    """Find the vocabulary's size in a Hugging Face configuration: an object, or text as in /server_info."""
-    if isinstance(config, str):
-        match = _VOCAB.search(config)
-        return int(match[1]) if match else None
-    if not isinstance(config, Mapping):
-        return None
-    return _whole(config.get("vocab_size"))
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value not in ("", "None") else None
-
-
-def _whole(value: object) -> int | None:
-    """Read a positive whole number, also from a label's text; anything else is unknown."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    try:
-        number = int(value)
-    except ValueError:
-        return None
-    return number if number > 0 else None

@@ -166,12 +166,15 @@ def message_of(body: Mapping[str, Any]) -> str:
 
 
 def kind_of(status: int | None) -> ErrorKind:
-    """Classify an HTTP status: 408 and 429 are load, other 4xx are about the request, the rest is broken."""
+    """Classify an HTTP status: 408 and 429 are load, other 4xx are about the request, the rest is broken.
+
+    501 is what vLLM answers for an endpoint that it has no handler for (its Rust front end, and transcription).
+    """
     if status in (401, 403):
         return "unauthorized"
     if status in (408, 429):
         return "timed_out"
-    if status is not None and 400 <= status < 500:
+    if status is not None and (400 <= status < 500 or status == 501):
         return "unsupported"
     return "broken"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.engines import exposition, server_facts
+from sidecar.engines import abilities, exposition, server_facts
 from sidecar.engines.connection import Connection, Reply, UnansweredError
 from sidecar.engines.generation import KEY_ADVICE, body_of, completion_of, converse
 from sidecar.engines.protocol import (
@@ -25,7 +25,9 @@ from sidecar.engines.protocol import (
     Hints,
 )
 from sidecar.engines.recognition import cards, json_object, recognise
+from sidecar.engines.server_facts import Answers
 from sidecar.engines.stream import Answer, snippet
+from sidecar.engines.work import do_work, rank_header
 from sidecar.errors import EngineError, EngineGone, EngineUnauthorized, ModelNotServed, NotAnEngine
 
 #: Which kind of failed request each failure to get an answer is.
@@ -42,7 +44,6 @@ _ERRORS: Mapping[type[EngineError], ErrorKind] = {
     ModelNotServed: "unsupported",
     NotAnEngine: "not_json",
 }
-_GREETING = ({"role": "user", "content": "Hello"},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,34 +132,41 @@ class VllmEngine:
         return exposition.statistics(page)
 
     async def facts(self) -> EngineFacts:
-        """Ask /v1/models, /version, /metrics, /server_info and /tokenize; nothing of it is work for the GPU.
+        """Ask /v1/models, /version, /metrics, /server_info, /tokenize and which endpoints there are.
 
-        Raises NotAnEngine, EngineUnauthorized, ModelNotServed or EngineError.
+        Nothing of it is work for the GPU. Raises NotAnEngine, EngineUnauthorized, ModelNotServed or EngineError.
         """
         card, adapters = await self._card()
-        version, page, info, chat = await asyncio.gather(
+        patience = self._deadlines.facts_s
+        version, page, info, chat, tasks = await asyncio.gather(
             self._quiet_get("/version"),
             self._quiet_get("/metrics"),
             self._quiet_get("/server_info?config_format=json", self._server_info_deadline()),
-            self._has_chat(card["id"]),
+            abilities.has_chat(self._http, card["id"], patience),
+            abilities.tasks_of(self._http, patience),
         )
+        images = await abilities.has_images(self._http, card["id"], patience) if chat else None
         root = card.get("root") if isinstance(card.get("root"), str) else None
-        config = await asyncio.to_thread(server_facts.read_model_config, root)
-        said = (json_object(version) or {}).get("version")
+        config, lora = await asyncio.to_thread(server_facts.read_local, root, adapters)
         self._served = card["id"]
         return server_facts.gather(
-            card,
-            adapters,
-            said if isinstance(said, str) else None,
-            exposition.read(_text(page)).labels(exposition.CACHE_CONFIG),
-            json_object(info),
-            config,
-            chat,
+            Answers(
+                card=card,
+                adapters=tuple(each["id"] for each in adapters),
+                adapter_ranks=lora,
+                version=json_object(version) or {},
+                metrics=exposition.read(_text(page)),
+                server_info=json_object(info) or {},
+                model_config=config or {},
+                chat=chat,
+                images=images,
+                tasks=tasks,
+            ),
             self._hints,
         )
 
     async def complete(self, request: CompletionRequest) -> Completion:
-        """Send one request to /v1/completions, or to /v1/chat/completions when it has messages.
+        """Send one request to /v1/completions, to /v1/chat/completions when it has messages, or where its work is done.
 
         Never raises for what the engine does. Cancelling it closes the connection; vLLM then aborts the work.
         """
@@ -179,9 +187,12 @@ class VllmEngine:
         return completion_of(answer, started, self._clock())
 
     async def _converse(self, request: CompletionRequest, answer: Answer) -> None:
-        path = "/v1/completions" if request.messages is None else "/v1/chat/completions"
         model = request.model or self._wanted or self._served or (await self._card())[0]["id"]
-        await converse(self._http, path, body_of(request, model), answer, self._clock)
+        if request.work is not None:
+            await do_work(self._http, request, request.work, model, answer)
+            return
+        path = "/v1/completions" if request.messages is None else "/v1/chat/completions"
+        await converse(self._http, path, body_of(request, model), answer, self._clock, rank_header(request))
 
     async def _why_unanswered(self, error: UnansweredError) -> tuple[ErrorKind, str]:
         """Tell an engine that died in the middle of an answer from one that only broke off this answer."""
@@ -193,8 +204,8 @@ class VllmEngine:
             return "broken", f"{error.sentence} The engine itself is still there."
         return _KINDS.get(error.state, "reset"), error.sentence
 
-    async def _card(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """Give the card of the model to use, and the names of its adapters."""
+    async def _card(self) -> tuple[Mapping[str, Any], tuple[Mapping[str, Any], ...]]:
+        """Give the card of the model to use, and those of its adapters."""
         reply = await self._get("/v1/models", key=True)
         what = f"{self._http.url} answers HTTP {reply.status} to /v1/models"
         if reply.status in (401, 403):
@@ -211,7 +222,7 @@ class VllmEngine:
                 f"{self._http.url} does not serve '{self._wanted or 'a base model'}'; it serves {names}. "
                 "Set WARMUP_MODEL to one of these, or leave it empty for the first."
             )
-        return chosen or base[0], tuple(card["id"] for card in listed if card.get("parent"))
+        return chosen or base[0], tuple(card for card in listed if card.get("parent"))
 
     async def _must_be_vllm(self, flavour: str | None, models: Reply | None = None) -> None:
         """Raise NotAnEngine unless the answers look like vLLM; asked once for each connection."""
@@ -228,15 +239,6 @@ class VllmEngine:
         if not listed:
             raise EngineError(f"{self._http.url} answers /v1/models with something that lists no models.")
         self._recognised = True
-
-    async def _has_chat(self, model: str) -> bool | None:
-        """Find out through /tokenize whether there is a chat template: applying it is no work for the GPU."""
-        body = {"model": model, "messages": list(_GREETING)}
-        try:
-            reply = await self._http.post("/tokenize", body, timeout_s=self._deadlines.facts_s, key=True)
-        except UnansweredError:
-            return None
-        return {200: True, 400: False, 422: False}.get(reply.status)
 
     def _server_info_deadline(self) -> float:
         return self._deadlines.server_info_s if self._hints else self._deadlines.facts_s

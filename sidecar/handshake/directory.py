@@ -24,6 +24,7 @@ from sidecar.handshake.messages import (
     AttemptState,
     Decision,
     Exited,
+    Grown,
     LauncherSettings,
     Line,
     Proven,
@@ -80,10 +81,16 @@ class ControlDirectory:
 
     def current(self) -> AttemptState | None:
         """Give the newest attempt whose launcher lives; None when no launcher does."""
-        for attempt in self._newest_first():
-            if self._alive(attempt):
-                return self._state(attempt, alive=True)
-        return None
+        names = self._newest_first()
+        while True:
+            for attempt in names:
+                if self._alive(attempt):
+                    return self._state(attempt, alive=True)
+            # A launcher opens its next attempt before it closes the last: between our two looks it may have done both.
+            again = self._newest_first()
+            if again[:1] == names[:1]:
+                return None
+            names = again
 
     def state(self, attempt: str) -> AttemptState:
         """Tell how this attempt stands, also when its launcher is gone; what can't be read isn't there."""
@@ -136,6 +143,12 @@ class ControlDirectory:
         complete = found[: found.rfind(b"\n") + 1]
         self._read = {attempt: start + len(complete)}
         return tuple(line for raw in complete.splitlines() if (line := _line(raw)) is not None)
+
+    def grown(self, attempt: str) -> tuple[Grown, ...]:
+        """Give the directories outside the live cache that grew while this attempt's engine ran, as last told."""
+        if not _ATTEMPT.fullmatch(attempt):
+            return ()
+        return Grown.parse_all(_read(self._attempts / attempt / "unmanaged.json") or {})
 
     def read_proven(self) -> Proven | None:
         """Give the engine that was proven good, if its launcher still lives (or it had none)."""

@@ -20,7 +20,9 @@ class LauncherSettings:
     `environment` holds the cache variables, `directories` absolute paths to create with mode 2775 (less the
     umask), `wait_s` seconds until a launcher starts the engine undecided, `drain_s` the cap in seconds of
     holding SIGTERM, `settle_s` seconds before the first look at requests in flight, so that load balancers
-    notice, `kill_s` seconds between SIGTERM and SIGKILL.
+    notice, `kill_s` seconds between SIGTERM and SIGKILL. `links` maps places that no variable moves (`~/…`,
+    `$TMPDIR/…`) to directories of the live cache. `look_s` seconds pass between two looks for caches that nobody
+    knows; `extra_roots` are absolute directories where to look besides HOME and TMPDIR, `not_caches` places to pass by.
     """
 
     version: str
@@ -33,6 +35,10 @@ class LauncherSettings:
     settle_s: float = 2.0
     kill_s: float = 30.0
     umask: str = "0007"
+    links: Mapping[str, str] = field(default_factory=dict)
+    look_s: float = 60.0
+    extra_roots: tuple[str, ...] = ()
+    not_caches: tuple[str, ...] = ()
 
     def to_json(self, boot: str) -> dict[str, Any]:
         """Give the content of `sidecar.json` for the daemon process called `boot`."""
@@ -49,6 +55,10 @@ class LauncherSettings:
             "settle_s": self.settle_s,
             "kill_s": self.kill_s,
             "umask": self.umask,
+            "links": dict(self.links),
+            "look_s": self.look_s,
+            "extra_roots": list(self.extra_roots),
+            "not_caches": list(self.not_caches),
         }
 
 
@@ -148,6 +158,31 @@ class Line:
             return None
         kind, text = found.get("kind"), found.get("text")
         return cls(kind, text) if kind in ("jit", "fatal", "hint") and isinstance(text, str) else None
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A directory outside the live cache that grew since the engine started, by `bytes` and `files`.
+
+    `where` it was found: home, tmp, moved (the user's own place for a family) or extra (a configured root).
+    """
+
+    path: str
+    bytes: int
+    files: int
+    where: str
+
+    @classmethod
+    def parse_all(cls, found: Mapping[str, Any]) -> tuple[Grown, ...]:
+        """Read `unmanaged.json`; what isn't an entry is passed over, and so is what comes after the first 50."""
+        entries = found.get("grown")
+        return tuple(
+            cls(one["path"], one["bytes"], one["files"], one["where"])
+            for one in (entries[:50] if isinstance(entries, list) else ())
+            if isinstance(one, dict)
+            and all(isinstance(one.get(name), str) for name in ("path", "where"))
+            and all(type(one.get(name)) is int and one[name] >= 0 for name in ("bytes", "files"))
+        )
 
 
 @dataclass(frozen=True)

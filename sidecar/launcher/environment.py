@@ -35,7 +35,15 @@ def engine_environment(
             say(f"{value} can't be written, so {name} is not set.")
         else:
             environment[name] = value
-    environment.update(writable_home(base, settings["live_cache"], caches))
+    moved = writable_home(base, settings["live_cache"], caches)
+    if moved:
+        with contextlib.suppress(OSError):
+            make_shared(moved["HOME"])
+        pinned = f", and HF_HOME stays at {moved['HF_HOME']}" if "HF_HOME" in moved else ""
+        text = f"HOME {base.get('HOME', '')} can't be written; the engine gets {moved['HOME']}{pinned}."
+        listener.note("hint", text)
+        say(text)
+    environment.update(moved)
     environment.update(decision["environment"])
     for name in decision["unset"]:
         environment.pop(name, None)
@@ -43,16 +51,18 @@ def engine_environment(
 
 
 def writable_home(base: dict[str, str], live_cache: str, caches: LiveCaches) -> dict[str, str]:
-    """Give a HOME in the live cache where the real one can't be written; weights stay where they are."""
+    """Give a HOME in the live cache where the real one can't be written; weights stay where they are.
+
+    What was downloaded is found by HF_HOME then; without it weights would be downloaded again, and paths in keys change.
+    """
     home = base.get("HOME") or os.path.expanduser("~")
     moved = os.path.join(live_cache, "home")
-    if os.access(home, os.W_OK | os.X_OK) or not caches.usable(moved):
+    if not live_cache or os.access(home, os.W_OK | os.X_OK) or not caches.usable(moved):
         return {}
-    with contextlib.suppress(OSError):
-        make_shared(moved)
-    weights = os.path.join(base.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "huggingface")
-    pinned = {} if base.get("HF_HOME") or not os.path.isdir(weights) else {"HF_HOME": weights}
-    say(f"HOME {home} can't be written; the engine gets {moved}.")
+    downloads = base.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    weights = os.path.join(downloads, "huggingface")
+    there = os.path.isdir(weights) or os.access(downloads, os.W_OK | os.X_OK)
+    pinned = {"HF_HOME": weights} if there and not base.get("HF_HOME") else {}
     return {"HOME": moved, **pinned}
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+from sidecar.launcher.preflight import written_places
 from sidecar.launcher.privacy import digest, is_secret, without_secrets
 
 Json = dict[str, Any]
@@ -36,7 +37,7 @@ PACKAGES = re.compile(
     r"|cupy|compressed-tensors|lmcache|nixl|mooncake|aiter|numpy$|ray$|bitsandbytes|xformers)"
 )
 WORLD = re.compile(
-    r"^(--node-rank|--nnodes|--headless|--enable-expert-parallel|-tp|-pp|-dp|-ep|--(tp|pp|dp|ep)-size"
+    r"^(--node-rank|--nnodes|-n|-r|--headless|--enable-expert-parallel|-tp|-pp|-dp|-ep|-pcp|-dcp|--(tp|pp|dp|ep)-size"
     r"|--(tensor|pipeline|data|context|expert)-parallel-.*|--distributed-executor-backend)$"
 )
 WORLD_ENVIRONMENT = re.compile(
@@ -121,6 +122,8 @@ def distribution(folder: str, version: str) -> Json:
     described: Json = {"version": version, "record": None}
     with contextlib.suppress(OSError), open(os.path.join(folder, "RECORD"), "rb") as stream:
         described["record"] = hashlib.sha256(stream.read()).hexdigest()
+        # When it was installed: headers are as old as that, and ninja compares them with what it built.
+        described["installed"] = int(os.fstat(stream.fileno()).st_mtime)
     if re.search(r'"editable"\s*:\s*true', read_text(os.path.join(folder, "direct_url.json"))):
         described["editable"] = True
     return described
@@ -169,6 +172,18 @@ def world(argv: list[str], environment: dict[str, str]) -> dict[str, str]:
     return found
 
 
+def argument_files(argv: list[str]) -> dict[str, str]:
+    """Give digests of the files that hold further arguments (`--config`), which may change under the same name."""
+    found: dict[str, str] = {}
+    for index, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        path = value if equals else "".join(argv[index + 1 : index + 2])
+        if flag == "--config" and path:
+            with contextlib.suppress(OSError), open(path, "rb") as stream:
+                found[flag] = hashlib.sha256(stream.read(1 << 20)).hexdigest()[:16]
+    return found
+
+
 def toolchain(environment: dict[str, str]) -> tuple[str | None, str | None]:
     """Find nvcc and the C++ compiler as torch does: by CUDA_HOME and CXX, by PATH, in /usr/local/cuda."""
     path = environment.get("PATH")
@@ -214,7 +229,10 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
         "gid": os.getgid(),
         "home": environment.get("HOME", ""),
         "cwd": os.getcwd(),
+        "hostname": os.uname().nodename,
         "world": world(argv, environment),
+        "argv_files": argument_files(argv),
+        "places": written_places(environment, caches, import_path),
     }
 
 

@@ -16,8 +16,17 @@ from sidecar.launcher.log import say
 
 #: Seconds, unless sidecar.json or WARMUP_LAUNCHER_<NAME> says otherwise. `grace_s` is for a sidecar that said
 #: nothing yet: its daemon is up within 1 s of its process. `alone_s` is for one that died: the kubelet starts
-#: a container again at once the first time, and after 10 s the second time.
-SECONDS = {"wait_s": 90.0, "grace_s": 5.0, "alone_s": 10.0, "drain_s": 25.0, "settle_s": 2.0, "kill_s": 30.0}
+#: a container again at once the first time, and after 10 s the second time. `look_s` is the pause between two looks for
+#: caches that nobody knows.
+SECONDS = {
+    "wait_s": 90.0,
+    "grace_s": 5.0,
+    "alone_s": 10.0,
+    "drain_s": 25.0,
+    "settle_s": 2.0,
+    "kill_s": 30.0,
+    "look_s": 60.0,
+}
 
 
 def best_effort(write: Callable[[str, Json], None], name: str, value: Json) -> None:
@@ -69,6 +78,9 @@ def checked_settings(found: Json | None) -> Json | None:
         "engine_url": str(found.get("engine_url")),
         "environment": mapped(found, "environment"),
         "directories": [path for path in listed(found, "directories") if os.path.isabs(path)],
+        "links": {place: path for place, path in mapped(found, "links").items() if os.path.isabs(path)},
+        "extra_roots": [path for path in listed(found, "extra_roots") if os.path.isabs(path)],
+        "not_caches": listed(found, "not_caches"),
         "umask": int(umask, 8) & 0o777 if re.fullmatch(r"[0-7]{1,4}", umask) else 0o007,
     }
 

@@ -12,14 +12,17 @@ import time
 
 from sidecar.launcher.attempts import Attempt, Json, dead_attempts, is_held, prune, read_json
 from sidecar.launcher.ending import Ending
-from sidecar.launcher.environment import appended, engine_environment
+from sidecar.launcher.environment import appended, engine_environment, writable_home
 from sidecar.launcher.facts import collect_facts
+from sidecar.launcher.links import Links
+from sidecar.launcher.locks import remove_orphans
 from sidecar.launcher.log import say
 from sidecar.launcher.messages import best_effort, checked_decision, checked_settings, durations
 from sidecar.launcher.output import Listener
 from sidecar.launcher.privacy import secret_values, without_secrets
 from sidecar.launcher.process import MARK, POLL_S, WATCH_S, Engine, Signals, die_with_parent, end_left_overs
 from sidecar.launcher.swap import LiveCaches
+from sidecar.launcher.unmanaged import Places, Watch
 
 
 class Launch:
@@ -30,6 +33,8 @@ class Launch:
         self._environment = dict(os.environ)
         self._signals = Signals()
         self.engine: Engine | None = None
+        self._links: Links | None = None
+        self._looking: Watch | None = None
 
     def run(self) -> int | None:
         """Start the engine, stay until it ended, give the exit code. None: it must be started directly."""
@@ -82,9 +87,11 @@ class Launch:
         end_left_overs(dead_attempts(self._control))
         caches = LiveCaches(settings["live_cache"], attempt.name)
         caches.obey(decision)
+        remove_orphans(settings["live_cache"])
         environment = engine_environment(self._environment, settings, decision, caches, listener)
         environment[MARK] = attempt.name
         argv = appended(self._argv, decision["append"], caches)
+        self._prepare_places(attempt, settings, environment)
         if self._signals.stopping:
             return self._close(attempt, 0.0, (None, self._signals.stopping), [], False)
         try:
@@ -99,9 +106,26 @@ class Launch:
         prune(self._control)
         return self._watch(attempt, settings, listener)
 
+    def _prepare_places(self, attempt: Attempt, settings: Json, environment: dict[str, str]) -> None:
+        """Link what no variable moves, and begin to watch the places where unknown caches would grow."""
+        try:
+            if settings["live_cache"]:
+                self._links = Links(settings["links"], environment, settings["live_cache"])
+                self._links.make()
+            places = Places(settings, environment, self._control)
+            self._looking = Watch(attempt, places, durations(settings)["look_s"])
+            self._looking.look_before()
+        except Exception as error:  # the engine has its caches; it must not lose them over this
+            say(f"{type(error).__name__} ({error}); what no variable moves stays where it is.")
+
     def _facts(self, attempt: Attempt, settings: Json) -> Json:
         try:
-            facts = collect_facts(self._argv, self._environment, settings["environment"])
+            caches = LiveCaches(settings["live_cache"], attempt.name)
+            moved = writable_home(self._environment, settings["live_cache"], caches)
+            # What the engine will see: keys hold paths below its HOME.
+            facts = collect_facts(self._argv, {**self._environment, **moved}, settings["environment"])
+            if moved:
+                facts["home_before"] = self._environment.get("HOME", "")
         except Exception as error:  # a fact must not keep the engine from its caches, let alone from starting
             facts = {"error": f"{type(error).__name__}: {error}"}
         return {"attempt": attempt.name, **facts}
@@ -150,6 +174,10 @@ class Launch:
         again: bool,
     ) -> int | None:
         """Record how it ended; give the exit code, or None when another attempt is to follow."""
+        if self._looking:
+            self._looking.end()
+        if self._links:
+            self._links.remove()
         code, number = ended
         record = {"code": code, "signal": number, "seconds": round(seconds, 3), "restarting": again}
         best_effort(attempt.write, "exited.json", {**record, "last_lines": lines})

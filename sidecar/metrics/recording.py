@@ -27,6 +27,7 @@ from sidecar.metrics.table import (
     SOURCES,
     STEPS_SHOWN,
     TABLE,
+    UNMANAGED_SHOWN,
     Metric,
 )
 
@@ -197,6 +198,12 @@ class Metrics(Collector):
                 labels = (family if family in known else OTHER,)
                 sums[labels] = sums.get(labels, 0.0) + (_number(sizes.get(name)) or 0.0)
             self._values[f"live_cache_{name}"] = sums
+
+    def unmanaged(self, grown: Iterable[Mapping[str, Any]]) -> None:
+        """Take `path` and `bytes` of each directory in no family that grew (`caches.unmanaged`); ten at most."""
+        self._values["unmanaged_cache_bytes"] = {
+            (str(one.get("path")),): _number(one.get("bytes")) or 0.0 for one in list(grown)[:UNMANAGED_SHOWN]
+        }
 
     def gpu(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take what `GpuSnapshot.to_json` gives; None when NVML is away. Fields that are None are left

@@ -18,6 +18,8 @@ OTHER = "other"
 #: Steps that get series of their own; a profile with more is summed up under `other`. Shipped profiles have
 #: under 30.
 STEPS_SHOWN = 48
+#: Directories in no cache family that get series, the largest.
+UNMANAGED_SHOWN = 10
 #: GPUs that get series; a host has at most 16.
 GPUS_SHOWN = 16
 
@@ -154,6 +156,14 @@ TABLE: tuple[Metric, ...] = (
         "Size of the live cache by family.",
         "bytes",
         {"family": None},
+        optional=True,
+    ),
+    Metric(
+        "unmanaged_cache_bytes",
+        "gauge",
+        "By how much a directory that is in no cache family grew while the engine ran; the ten largest.",
+        "bytes",
+        {"path": None},
         optional=True,
     ),
     Metric("live_cache_files", "gauge", "Files in the live cache by family.", "", {"family": None}, optional=True),

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from sidecar import lifecycle
+from sidecar.caches import preflight
 from sidecar.engines.log_lines import hints_from_line
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
@@ -128,6 +129,8 @@ class AttemptObserver:
             self._pod.facts = {**with_sm(current.facts), **self._pod.base_facts}
         self._read_lines()
         if current.waiting and self._once("opened"):
+            for sentence in preflight.sentences(self._pod.facts):
+                self._pod.board.tell(sentence, "warning")
             self._post(lifecycle.AttemptOpened(current.attempt))
         if current.problem and self._once("problem"):
             self._pod.board.tell(current.problem, "error")

@@ -70,6 +70,7 @@ class Pod:
     observation: Observation | None = None
     restored: RestoreResult | None = None
     restored_attempt: str = ""
+    unmanaged: tuple[Mapping[str, Any], ...] = ()
     laid: Mapping[str, Tree] | None = None
     suspects: Counter[str] = field(default_factory=Counter)
     killers: frozenset[str] = frozenset()
@@ -114,13 +115,15 @@ class Pod:
         self.metrics.notices(len(degraded), self.problems)
 
     def left_alone(self) -> tuple[str, ...]:
-        """Name the families that are neither restored nor published.
+        """Name the families that are neither restored nor published: those of the setting, and without a launcher more.
 
         Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
         """
+        asked = self.settings.excluded_families
         if self.mode is not Mode.BESIDE:
-            return ()
-        return tuple(family.name for family in families.stored_families() if family.scope == "exact")
+            return asked
+        exact = tuple(family.name for family in families.stored_families() if family.scope == "exact")
+        return (*asked, *exact)
 
     def convict(self) -> frozenset[str]:
         """Give the bursts of which engines died, so that they are left out.
@@ -159,7 +162,9 @@ class Pod:
         if laid is None or self.restored is None:
             return
         try:
-            effects = await asyncio.to_thread(effectiveness.measure, self.live_cache, laid, self.restored.families)
+            effects = await asyncio.to_thread(
+                effectiveness.measure, self.live_cache, laid, self.restored.families, self.facts
+            )
         except OSError as error:
             self.board.tell(f"What the engine used of the restored caches can't be measured ({error}).", "warning")
             return
@@ -188,6 +193,7 @@ class Pod:
             "bytes": sum(size["bytes"] for size in sizes.values()),
             "kernels": {name: size["kernels"] for name, size in sizes.items() if size["kernels"]},
             "families": sizes,
+            "unmanaged": list(self.unmanaged),
         }
         self.metrics.live_cache(sizes)
 

@@ -123,7 +123,7 @@ def _decide(pod: Pod, command: lifecycle.Restore, result: RestoreResult) -> bool
 
 async def _commit_here(pod: Pod, result: RestoreResult) -> RestoreResult:
     """Swap staged families in without a launcher, unless an engine answers by now."""
-    if not (result.commit or result.clear):
+    if not (result.commit or result.clear or result.outcome == "kept"):
         return result
     health = await pod.engine.health()
     if health.state != "refused":

@@ -94,6 +94,7 @@ async def _publish(pod: Pod) -> bool:
         attempt=pod.restored_attempt or pod.boot,
         store_mode=pod.settings.store_mode,
         restored=restored,
+        suspects=pod.restored.damaged if pod.restored else (),
         exclude=pod.left_alone(),
         settle_s=min(SETTLE_S, pod.settings.publish_quiet_s),
     )

@@ -5,6 +5,8 @@ Text only; own words, so that no licence travels with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 #: Openings of different kinds of text. About 60 tokens each in usual vocabularies.
 PASSAGES = (
     "The harbour was quiet in the early morning. Two fishermen mended their nets on the quay while the "
@@ -43,3 +45,15 @@ QUESTIONS = (
     "A farmer asked where the market will be held. The mayor said that",
     "A child asked why the fountain is broken. Everybody laughed, and then",
 )
+
+#: Short and common words: one token each in nearly every vocabulary.
+WORDS = (
+    "the and of to in for on with at from by about as into like after over between out against during without "
+    "before under around among house water light road tree river stone city garden table window door morning "
+    "evening summer winter bread music paper story school market bridge hill field horse ship train letter"
+).split()
+
+
+def words_of(numbers: Iterable[int]) -> str:
+    """Make a text with a word for each number; different numbers make different texts nearly always."""
+    return " ".join(WORDS[number % len(WORDS)] for number in numbers)

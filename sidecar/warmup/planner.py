@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from sidecar.engines.protocol import EngineFacts
+from sidecar.engines.server_facts import SMALLEST
+from sidecar.warmup.asks import OtherAsk
 from sidecar.warmup.bursts import Ask, Burst, single
 from sidecar.warmup.expansion import StepPlanner
 from sidecar.warmup.passages import PASSAGES
 from sidecar.warmup.profiles import Assume, Profile, Span
+from sidecar.warmup.roles import for_role, unwarmed
 from sidecar.warmup.sizes import Limits, missing_classes, resolve
+from sidecar.warmup.task_expansion import TOKENS_PER_SECOND
+from sidecar.warmup.widening import widened
 
 #: Share of the KV cache that warm-up may fill: beyond it the engine preempts, and concurrency is not what was
 #: asked.
@@ -47,7 +53,9 @@ class Plan:
     """A profile fitted to an engine.
 
     `clipped` and `dropped` say in sentences what the engine's limits changed, `warnings` what the profile
-    lacks, `assumed` which limits the engine didn't tell.
+    lacks, `assumed` which limits the engine didn't tell, `not_applicable` which steps are about something this
+    engine doesn't have. `unwarmed` says why nothing may be sent at all; there are no steps then. `role` and `work`
+    are what requests beyond the steps must be fitted to, see `fitted`.
     """
 
     profile: Profile
@@ -57,11 +65,17 @@ class Plan:
     dropped: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    widened: str = ""
+    not_applicable: tuple[str, ...] = ()
+    unwarmed: str = ""
+    role: str | None = None
+    work: Literal["embed", "score", "transcription"] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Give everything worth telling about the plan, a sentence each."""
-        return self.assumed + self.dropped + self.clipped + self.warnings
+        first = tuple(each for each in (self.unwarmed, self.widened) if each)
+        return first + self.assumed + self.dropped + self.clipped + self.warnings
 
     @property
     def requests(self) -> int:
@@ -77,8 +91,14 @@ class Plan:
 def make_plan(profile: Profile, facts: EngineFacts) -> Plan:
     """Fit a profile to what the engine says of itself."""
     limits, assumed = limits_of(facts, profile.assume)
+    refused = unwarmed(facts)
+    if refused:
+        return Plan(profile, limits, (), assumed=assumed, unwarmed=refused, role=facts.role)
+    source = facts.sources.get("skipped_warmups", "a flag")
+    profile, widening = widened(profile, facts.skipped_warmups, source)
     planner = StepPlanner(limits, facts, KV_SHARE)
-    steps = [_calibration(limits)] if facts.calculate_kv_scales else []
+    text = not facts.tasks or "generate" in facts.tasks
+    steps = [_calibration(limits, facts.role)] if facts.calculate_kv_scales and text else []
     for step in profile.steps:
         bursts = sorted(planner.bursts_of(step), key=lambda burst: burst.tokens)
         if bursts:
@@ -87,11 +107,42 @@ def make_plan(profile: Profile, facts: EngineFacts) -> Plan:
         profile,
         limits,
         tuple(steps),
-        tuple(planner.clipped),
+        planner.clipped,
         tuple(planner.dropped),
-        _class_warnings(steps),
+        _class_warnings(steps, facts),
         assumed,
+        widening,
+        planner.not_applicable,
+        role=facts.role,
+        work=_work_of(facts.tasks),
     )
+
+
+def _work_of(tasks: Sequence[str]) -> Literal["embed", "score", "transcription"] | None:
+    """Say what an engine that generates no text is asked for instead; None where it does."""
+    if not tasks or "generate" in tasks:
+        return None
+    if "embed" in tasks:
+        return "embed"
+    return "transcription" if "transcription" in tasks and "score" not in tasks else "score"
+
+
+def fitted(plan: Plan, burst: Burst) -> Burst:
+    """Fit a burst that isn't of the plan's steps to the engine's role, and to its task where that isn't text."""
+    if plan.work is not None:
+        phases = tuple(tuple(_other_work(ask, plan) for ask in phase) for phase in burst.phases)
+        return replace(burst, phases=phases)
+    return for_role(burst, plan.role)
+
+
+def _other_work(ask: Ask, plan: Plan) -> Ask:
+    if plan.work is None or isinstance(ask, OtherAsk):
+        return ask
+    # A recording of as many tokens as the prompt would have had, at 50 a second, and of 30 s at most as models take.
+    seconds = min(30.0, max(0.1, ask.prompt_tokens / TOKENS_PER_SECOND)) if plan.work == "transcription" else 0.0
+    documents = 1 if plan.work == "score" else 0
+    length = max(1, ask.prompt_tokens // 4) if plan.work == "score" else ask.prompt_tokens
+    return OtherAsk(ask.count, length, 0, work=plan.work, documents=documents, audio_s=seconds)
 
 
 def profile_warnings(profile: Profile) -> tuple[str, ...]:
@@ -104,12 +155,15 @@ def limits_of(facts: EngineFacts, assume: Assume) -> tuple[Limits, tuple[str, ..
     assumed: list[str] = []
 
     def known(name: str, value: int | None, otherwise: int) -> int:
-        if value is not None and value > 0:
+        # The profile knows which GPU it is for, and so a better default than one for any.
+        if value is not None and value > 0 and facts.sources.get(name) != SMALLEST:
             return value
         assumed.append(f"The engine doesn't tell {name}; {otherwise} is assumed, as the profile says.")
         return otherwise
 
-    kv_tokens = facts.kv_blocks * facts.block_size if facts.kv_blocks and facts.block_size else None
+    kv_tokens = facts.kv_tokens
+    if kv_tokens is None and facts.kv_blocks and facts.block_size:
+        kv_tokens = facts.kv_blocks * facts.block_size
     max_model_len = known("max_model_len", facts.max_model_len, assume.max_model_len)
     limits = Limits(
         max_model_len=max_model_len,
@@ -153,7 +207,7 @@ def draw_burst(plan: Plan, rng: random.Random, number: int, below: DrawLimits = 
             prompt = max(1, min(prompt, int(room) - output))
         room -= prompt + output
         asks.append(Ask(1, prompt, output, temperature=1.0 if rng.random() < mix.sampled else 0.0))
-    return single(f"draw {number}", *asks)
+    return fitted(plan, single(f"draw {number}", *asks))
 
 
 def _drawn(span: Span, limits: Limits, rng: random.Random) -> int:
@@ -161,25 +215,28 @@ def _drawn(span: Span, limits: Limits, rng: random.Random) -> int:
     return min(high, max(low, round(math.exp(rng.uniform(math.log(low), math.log(high))))))
 
 
-def _calibration(limits: Limits) -> PlannedStep:
+def _calibration(limits: Limits, role: str | None) -> PlannedStep:
     """Plan natural text as the first traffic: this engine fixes its KV scales from what it sees first."""
     output = min(16, max(1, limits.max_model_len // 4))
     bursts = [
-        single(f"text {index}", Ask(1, 64, output, temperature=1.0, text=text))
+        for_role(single(f"text {index}", Ask(1, 64, output, temperature=1.0, text=text)), role)
         for index, text in enumerate(PASSAGES, start=1)
     ]
     return PlannedStep(CALIBRATION, "text", tuple(bursts))
 
 
-def _class_warnings(steps: Iterable[PlannedStep]) -> tuple[str, ...]:
+def _class_warnings(steps: Iterable[PlannedStep], facts: EngineFacts) -> tuple[str, ...]:
     """Check that batches and lengths cover the three classes on which compilers specialise integers."""
+    if facts.tasks and "generate" not in facts.tasks:
+        return ()
     by_kind = {
         kind: [burst for step in steps if step.kind == kind for burst in step.bursts] for kind in ("prefill", "decode")
     }
     batches = {burst.concurrency for burst in by_kind["decode"]}
     lengths = {burst.longest_prompt for burst in by_kind["prefill"] if burst.concurrency == 1}
     found = []
-    for name, values in (("decode batch sizes", batches), ("prefill lengths of single requests", lengths)):
+    checked = [("decode batch sizes", batches), ("prefill lengths of single requests", lengths)]
+    for name, values in checked[1:] if facts.role == "prefill" else checked:
         missing = missing_classes(values)
         if missing:
             found.append(

@@ -1,6 +1,7 @@
 """Profiles: what traffic warms which GPU, as frozen models, and the files they are read from.
 
-How a profile meets a given engine is decided in `planner.py`; which one is taken, in `choice.py`.
+How a profile meets a given engine is decided in `planner.py`; which one is taken, in `choice.py`; what `extends`
+means, in `inheritance.py`.
 """
 
 from __future__ import annotations
@@ -8,31 +9,35 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sidecar.errors import ProfileError
-from sidecar.warmup import marked_yaml
+from sidecar.warmup import inheritance
+from sidecar.warmup.matching import Match
+from sidecar.warmup.problems import problems_of
+from sidecar.warmup.search_terms import Search
 from sidecar.warmup.sizes import Size
-from sidecar.warmup.steps import UNKNOWN_KEY, AnyStep, Strict
+from sidecar.warmup.steps import Strict
+from sidecar.warmup.task_steps import AnyStep
 
 #: Folder of the shipped profiles inside an installed package.
 PACKAGED = "_profiles"
-SmName = Annotated[str, Field(pattern=r"^(cpu|sm\d{2,3})$")]
+#: Of the form of profile files. A file without `version` is of the newest.
+VERSION = 1
 
 
-class Match(Strict):
-    """What a profile is for. An empty list means: any."""
-
-    sm: tuple[SmName, ...] = ()
-    engine: tuple[str, ...] = ()
-    kv_cache_dtype: tuple[str, ...] = ()
-    quantization: tuple[str, ...] = ()
+def _known_version(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and value > VERSION:
+        raise ValueError(
+            f"this file is of version {value}, and this program knows versions up to {VERSION}; install a newer one"
+        )
+    return value
 
 
 class Assume(Strict):
@@ -81,17 +86,37 @@ class Budget(Strict):
     seconds: float | None = Field(None, gt=0)
 
 
+class Policy(Strict):
+    """What becomes of a pod that this profile could not warm, and of what an engine died of.
+
+    `on_unwarmed` counts over WARMUP_ON_UNWARMED: `serve` (flagged) or `hold`. `killers`: `leave_out` never sends
+    again in this pod what an engine died of, and nothing larger of that step; `send_again` does.
+    """
+
+    on_unwarmed: Literal["serve", "hold"] | None = None
+    killers: Literal["leave_out", "send_again"] = "leave_out"
+
+
 class Profile(Strict):
-    """One profile. `name` is the file's, without its ending."""
+    """One profile, with what it extends. `name` is the file's, without its ending.
+
+    `only_extended`: it is there for others to extend and never chosen by itself.
+    """
+
+    OTHER_KEYS: ClassVar[tuple[str, ...]] = (inheritance.EXTENDS, inheritance.WITHOUT)
 
     name: str = ""
+    version: Annotated[Literal[1], BeforeValidator(_known_version)] = 1
     description: str = Field(min_length=1)
+    only_extended: bool = False
     match: Match = Match()
     assume: Assume = Assume()
     steps: tuple[AnyStep, ...] = Field(min_length=1)
     mix: Mix = Mix()
+    search: Search = Search()
     converge: Converge = Converge()
     budget: Budget = Budget()
+    policy: Policy = Policy()
 
     @pydantic.model_validator(mode="after")
     def _names_differ(self) -> Profile:
@@ -132,9 +157,10 @@ def list_profiles(directory: Path | None = None) -> tuple[Listed, ...]:
     """List the profiles of a directory by name, broken ones with what is wrong. Default: the shipped ones."""
     directory = directory or profiles_directory()
     found = []
+    seen: inheritance.Seen = {}
     for path in sorted(directory.glob("*.y*ml")):
         try:
-            found.append(Listed(path.stem, path, load_file(path)))
+            found.append(Listed(path.stem, path, load_file(path, seen)))
         except ProfileError as error:
             found.append(Listed(path.stem, path, None, str(error)))
     return tuple(found)
@@ -160,59 +186,15 @@ def load_profile(name_or_path: str, directory: Path | None = None) -> Profile:
     return load_file(path)
 
 
-def load_file(path: Path) -> Profile:
-    """Read and check one profile file. Raises ProfileError with a line per problem, each with its place."""
-    found = marked_yaml.read(path)
+def load_file(path: Path, seen: inheritance.Seen | None = None) -> Profile:
+    """Read and check one profile file with all it extends; `seen` is kept by whoever reads many.
+
+    Raises ProfileError with a line per problem, each with its place.
+    """
+    found = inheritance.read_merged(path, profiles_directory(), seen)
     if not isinstance(found.value, Mapping):
         raise ProfileError(f"{found.place(())}: a profile is a mapping with `description` and `steps`.")
     try:
         return Profile.model_validate({"name": path.stem, **found.value})
     except pydantic.ValidationError as error:
-        raise ProfileError("\n".join(_sentence(found, each) for each in _causes(error.errors()))) from error
-
-
-def _causes(errors: Sequence[Any]) -> list[Any]:
-    """Leave out lists that are too short only because of what was wrong with their items."""
-    places = [tuple(each["loc"]) for each in errors]
-    return [
-        each
-        for each in errors
-        if each["type"] != "too_short"
-        or not any(
-            len(place) > len(each["loc"]) and place[: len(each["loc"])] == tuple(each["loc"]) for place in places
-        )
-    ]
-
-
-def _sentence(found: marked_yaml.MarkedYaml, error: Any) -> str:
-    location = tuple(error["loc"])
-    context: Mapping[str, Any] = error.get("ctx") or {}
-    kind, message = error["type"], str(error["msg"]).removeprefix("Value error, ")
-    if kind == UNKNOWN_KEY:
-        location += (context["key"],)
-    elif kind == "union_tag_invalid":
-        expected = [each.strip(" '") for each in str(context["expected_tags"]).split(",")]
-        close = difflib.get_close_matches(str(context["tag"]), expected, n=1)
-        hint = f"did you mean {close[0]}?" if close else "there are " + ", ".join(expected)
-        message = f"'{context['tag']}' is not a kind of step; {hint}"
-        location += ("kind",)
-    elif kind == "union_tag_not_found":
-        message = "a step needs a `kind`, such as `kind: prefill`"
-    elif kind == "missing":
-        message = f"`{location[-1]}` is missing"
-    elif kind == "literal_error":
-        given, expected = error["input"], context["expected"]
-        message = f"{given!r} is not one of {expected}{_close(given, expected)}"
-    return f"{found.place(location)}: {_field(location)}{message}{'' if message.endswith(('.', '?')) else '.'}"
-
-
-def _close(given: object, expected: object) -> str:
-    options = [each.strip(" '") for each in str(expected).replace(" or ", ",").split(",")]
-    close = difflib.get_close_matches(str(given), options, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _field(location: tuple[int | str, ...]) -> str:
-    """Name the innermost field of a location; step kinds and tags in it are no fields."""
-    names = [part for part in location if isinstance(part, str) and part not in ("size", "sweep", "kind")]
-    return f"{names[-1]}: " if names else ""
+        raise ProfileError("\n".join(problems_of(found, error))) from error

@@ -5,12 +5,18 @@ Knows the shape of a request and nothing of when it is sent.
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from sidecar.engines.protocol import CompletionRequest
+from sidecar.warmup.asks import addressed
 from sidecar.warmup.bursts import Ask, Burst
 
+#: A request that is yet to be made.
+Draft: TypeAlias = Callable[[], CompletionRequest]
 #: Random ids are drawn once and cut from a pool: a prompt of 100,000 tokens then costs a copy, not 100,000
 #: draws.
 POOL = 16384
@@ -63,33 +69,41 @@ class PromptSource:
         self._made += 1
         return f"warmup-{self._run}-{self._made:x}"
 
-    def requests(self, burst: Burst, deadline_s: float) -> list[list[CompletionRequest]]:
-        """Make the requests of a burst, a list for each phase, with fresh prompts."""
+    def drafts(self, burst: Burst, deadline_s: float) -> list[list[Draft]]:
+        """Give the requests of a burst, a list for each phase, each to be made with a fresh prompt when it is sent.
+
+        512 prompts of 100,000 tokens would fill 400 MB, and hold the event loop for seconds, if all were made at once.
+        """
         longest = max(ask.prefix_tokens for phase in burst.phases for ask in phase)
         prefix, salt = self.tokens(longest) if longest else (), self.salt()
         return [
             [
-                self._request(ask, prefix, salt if ask.prefix_tokens else self.salt(), deadline_s)
+                functools.partial(self._request, ask, prefix, salt if ask.prefix_tokens else None, deadline_s)
                 for ask in phase
                 for _ in range(ask.count)
             ]
             for phase in burst.phases
         ]
 
-    def _request(self, ask: Ask, prefix: tuple[int, ...], salt: str, deadline_s: float) -> CompletionRequest:
+    def requests(self, burst: Burst, deadline_s: float) -> list[list[CompletionRequest]]:
+        """Make all requests of a burst at once, a list for each phase."""
+        return [[draft() for draft in phase] for phase in self.drafts(burst, deadline_s)]
+
+    def _request(self, ask: Ask, prefix: tuple[int, ...], salt: str | None, deadline_s: float) -> CompletionRequest:
         prompt: tuple[int, ...] | str | None = None
         if ask.text is not None:
             prompt = ask.text
         elif ask.messages is None:
             own = self.tokens(ask.prompt_tokens - ask.prefix_tokens) if ask.prompt_tokens > ask.prefix_tokens else ()
             prompt = (*prefix[: ask.prefix_tokens], *own)
-        return CompletionRequest(
+        request = CompletionRequest(
             prompt=prompt,
             messages=ask.messages,
             max_tokens=ask.output_tokens,
             temperature=ask.temperature,
             extra={"ignore_eos": True, **ask.fields},
             stream=ask.stream,
-            cache_salt=salt,
+            cache_salt=salt or self.salt(),
             deadline_s=deadline_s,
         )
+        return addressed(ask, request)

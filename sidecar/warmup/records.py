@@ -57,6 +57,13 @@ class BurstRecord:
             return True
         return self.last_s <= max(self.best_s * converge.tolerance, self.best_s + converge.floor_s)
 
+    @property
+    def stall(self) -> str:
+        """Say how far the last pass was beyond the best one, where it was."""
+        if self.loaded or self.last_s is None or self.best_s is None:
+            return ""
+        return f" ({self.last_s:.3g} s, {self.best_s:.3g} s at best)"
+
 
 @dataclass
 class StepRecord:

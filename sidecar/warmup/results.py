@@ -8,7 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from sidecar.warmup.coverage import Coverage
 
 StepState = Literal["pending", "running", "done", "unsupported", "failed", "killer"]
 WarmOutcome = Literal["converged", "exhausted", "failed", "engine_gone", "disabled"]
@@ -52,7 +55,10 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class WarmProgress:
-    """A picture of a warm-up that still runs, given after every burst. `activity`: what it does now."""
+    """A picture of a warm-up that still runs, given after every burst.
+
+    `activity`: what it does now. `phase`: `replay`, `rounds`, `search` or `draws`.
+    """
 
     profile: str
     round: int
@@ -61,12 +67,14 @@ class WarmProgress:
     kernels: Mapping[str, int]
     requests: int
     seconds: float
+    phase: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give the picture in the shape of `/status`, with outcome `running`."""
         return {
             "outcome": "running",
             "sentence": self.activity,
+            "phase": self.phase,
             "profile": self.profile,
             "round": self.round,
             "steps": [step.to_json() for step in self.steps],
@@ -84,6 +92,11 @@ class WarmResult:
     `kernels` counts what was compiled per family, `killers` names the bursts (`step/burst`) during which the
     engine died, so that the next warm-up of this pod leaves them out. `residual_risk` is the share of the
     traffic mix that may still compile, at 95 % confidence; None when no random draws were made.
+
+    `searched` counts the requests of the search, `open` names ranges of sizes that are not covered. `replayed`
+    counts the bursts of earlier pods that were sent again, `lost` names the kernels that they compiled again
+    although an earlier pod had compiled them, `lost_kernels` counts these per family. `coverage` is what the next
+    pod can go on from; None when nothing is known that helps it.
     """
 
     outcome: WarmOutcome
@@ -100,6 +113,12 @@ class WarmResult:
     draws: int = 0
     residual_risk: float | None = None
     notes: tuple[str, ...] = ()
+    searched: int = 0
+    open: tuple[str, ...] = ()
+    replayed: int = 0
+    lost: tuple[str, ...] = ()
+    lost_kernels: Mapping[str, int] = field(default_factory=dict)
+    coverage: Coverage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give the result in the shape of `/status`."""
@@ -119,6 +138,12 @@ class WarmResult:
             "draws": self.draws,
             "residual_risk": self.residual_risk,
             "notes": list(self.notes),
+            "searched": self.searched,
+            "open": list(self.open),
+            "replayed": self.replayed,
+            "lost": list(self.lost),
+            "lost_kernels": dict(self.lost_kernels),
+            "matters": len(self.coverage.matters) if self.coverage else 0,
         }
 
 

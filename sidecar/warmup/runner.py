@@ -1,45 +1,29 @@
-"""Runs a warm-up: rounds over the plan until one compiles nothing and latency is flat, then random draws.
+"""Runs a warm-up: replays what earlier pods compiled, goes round the steps, searches between them, and draws at random.
 
-Sends nothing itself (`attempts.py`, `traffic.py`) and looks at no files (`evidence.py`).
+Sends nothing itself (`journal.py`) and looks at no files (`evidence.py`); each phase has a file of its own.
 """
 
 from __future__ import annotations
 
-import math
 import random
-from collections import Counter
-from collections.abc import Callable, Collection
-from typing import Never
+from collections.abc import Callable, Collection, Iterable
 
 from sidecar.engines.protocol import Engine
 from sidecar.warmup import sentences
-from sidecar.warmup.attempts import Attempt, Attempts, WarmPolicy
-from sidecar.warmup.evidence import Evidence, Witness
-from sidecar.warmup.planner import DrawLimits, Plan, draw_burst
+from sidecar.warmup.attempts import Attempts, WarmPolicy
+from sidecar.warmup.bursts import Burst
+from sidecar.warmup.coverage import Coverage, Matter, plan_digest
+from sidecar.warmup.draws import Draws
+from sidecar.warmup.evidence import Witness
+from sidecar.warmup.journal import SIZED_KINDS, Ended, Journal
+from sidecar.warmup.planner import CALIBRATION, Plan
 from sidecar.warmup.prompts import PromptSource
-from sidecar.warmup.records import BurstRecord, StepRecord, burst_id
+from sidecar.warmup.replay import Replayed, replay
 from sidecar.warmup.results import WarmOutcome, WarmProgress, WarmResult
+from sidecar.warmup.rounds import Rounds
+from sidecar.warmup.search import Searcher, search
+from sidecar.warmup.search_terms import Search
 from sidecar.warmup.traffic import Traffic
-
-#: Bursts of a round without kernels that were slow are measured again so many times before the round counts
-#: as not flat.
-SETTLING_PASSES = 3
-#: Without a view of compiling, flat latency is the only sign, and one round has nothing to be compared with.
-BLIND_ROUNDS = 2
-#: Kinds of steps that are about how much is sent; the others are about features.
-SIZED_KINDS = ("prefill", "decode", "mixed", "shared_prefix")
-
-
-def _nobody_listens(_: WarmProgress) -> None:
-    pass
-
-
-class _Ended(Exception):
-    """A way out of the loops, not an error."""
-
-    def __init__(self, outcome: WarmOutcome, reason: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.outcome, self.reason, self.sentence = outcome, reason, sentence
 
 
 class WarmupRunner:
@@ -47,7 +31,8 @@ class WarmupRunner:
 
     `clock` gives monotonic seconds. `rng` must be seeded differently for each run: prompts come from it.
     `asleep` is asked before anything is sent. `killers` are those of earlier results of this pod: what they
-    name is left out.
+    name is left out. `coverage` is what earlier pods left with the kernels: replayed first, and believed when
+    it compiles nothing.
     """
 
     def __init__(
@@ -60,288 +45,165 @@ class WarmupRunner:
         rng: random.Random,
         asleep: Callable[[], bool] = lambda: False,
         killers: Collection[str] = (),
+        coverage: Coverage | None = None,
     ) -> None:
         self._plan = plan
-        self._converge = plan.profile.converge
-        self._evidence = evidence
-        self._policy = policy
-        self._clock = clock
-        self._rng = rng
-        self._started = 0.0
-        self._budget_s = min(policy.budget_s, plan.profile.budget.seconds or policy.budget_s)
+        self._terms: Search = getattr(plan.profile, "search", None) or Search()
         prompts = PromptSource(rng, plan.limits.vocab_size)
-        traffic = Traffic(engine, prompts, clock, asleep)
-        self._attempts = Attempts(engine, traffic, policy, clock)
-        self._steps = [StepRecord.of(step, frozenset(killers)) for step in plan.steps]
-        self._known_killers = tuple(sorted(killers))
-        self._report: Callable[[WarmProgress], None] = _nobody_listens
-        self._kernels: Counter[str] = Counter()
-        self._requests = 0
-        self._answered = 0
-        self._round = 0
-        self._draws = 0
-        self._last_kernel = ""
-        self._blind = ""
-        self._empty = False
-        self._rounds_done = False
-        self._failures: list[tuple[str, str]] = []
-        self._killers: list[str] = []
+        attempts = Attempts(engine, Traffic(engine, prompts, clock, asleep), policy, clock)
+        self._journal = Journal(plan, attempts, evidence, policy, clock, killers)
+        self._searcher = Searcher(plan, self._terms, self._journal.limits())
+        self._rounds = Rounds(self._journal, self._searcher.learn)
+        self._draws = Draws(self._journal, rng, self._follow)
+        self._digest = plan_digest(plan)
+        self._earlier = coverage
+        self._same_plan = coverage is not None and coverage.plan == self._digest
+        self._replayed = Replayed()
+        self._trusted = False
+        self._search_s = 0.0
 
-    async def run(self, on_progress: Callable[[WarmProgress], None] = _nobody_listens) -> WarmResult:
+    async def run(self, on_progress: Callable[[WarmProgress], None] | None = None) -> WarmResult:
         """Warm the engine and say how it ended; never raises for what the engine does. Can be cancelled."""
-        self._report, self._started = on_progress, self._clock()
-        if self._budget_s <= 0 or not self._steps:
-            why = "the budget is 0" if self._steps else "no step of the profile fits this engine"
+        journal = self._journal
+        journal.report, journal.started = on_progress, journal.clock()
+        if journal.budget_s <= 0 or not journal.steps:
+            why = "the budget is 0" if journal.steps else "no step of the profile fits this engine"
             return self._result("disabled", "disabled", f"No warm-up traffic was sent, because {why}.")
         try:
-            await self._attempts.begin(self._started + self._budget_s)
-            self._seen(await self._evidence.baseline(), "the start")
-            await self._rounds_until_clean()
-            await self._draws_until_clean()
-        except _Ended as end:
+            await journal.begin()
+            if not await self._proven_by_replay():
+                await self._rounds.until_clean()
+                await self._search()
+                await self._draws.until_clean()
+        except Ended as end:
             return self._result(end.outcome, end.reason, end.sentence)
         return self._finished()
 
-    # --- rounds
-    # -------------------------------------------------------------------------------------------------
+    # --- phases
 
-    async def _rounds_until_clean(self) -> None:
-        clean = 0
-        while True:
-            self._round += 1
-            compiled = await self._one_round()
-            slow, late = ([], 0) if compiled else await self._settle()
-            compiled += late
-            wanted = max(self._converge.clean_rounds, BLIND_ROUNDS if self._blind or self._empty else 1)
-            clean = 0 if compiled or slow else clean + 1
-            if clean >= wanted:
-                self._rounds_done = True
-                return
-            if self._round >= self._converge.max_rounds:
-                point = f"{_listed(slow)} not flat yet." if slow else self._last_compiled()
-                self._end("exhausted", "max_rounds", sentences.exhausted_by_rounds(self._done(), point))
+    async def _proven_by_replay(self) -> bool:
+        """Replay what earlier pods compiled. Say whether that, and a small proof after it, compiled nothing at all."""
+        journal, earlier = self._journal, self._earlier
+        if earlier is None or journal.blind or journal.empty:
+            return False
+        journal.phase = "replay"
+        # An engine that calibrates itself from its first traffic must see text first.
+        await self._rounds.once(lambda step: step.name == CALIBRATION)
+        self._replayed = await replay(journal, earlier)
+        if self._replayed.compiled or not self._same_plan:
+            return False
+        self._searcher.visited(earlier.sizes)
+        self._trusted = True
+        if not earlier.converged or self._left_out():
+            return False
+        compiled = await self._rounds.once(lambda step: step.kind not in SIZED_KINDS and step.name != CALIBRATION)
+        if compiled or not journal.answered or not await self._draws.one_set(self._terms.replay_draws):
+            self._trusted = False
+            return False
+        return True
 
-    async def _one_round(self) -> int:
-        """Send every open burst once. Give the number of kernels that were compiled meanwhile."""
-        compiled = 0
-        for record in self._steps:
-            for each in record.bursts:
-                if each.open:
-                    compiled += await self._one_burst(record, each, f"round {self._round}")
-            record.rounds += 1
-        # A kernel file may appear a moment after the answer that needed it.
-        compiled += self._seen(await self._evidence.collect(), "the round")
-        if not self._answered:
-            first = next((each.detail for record in self._steps for each in record.bursts if each.detail), "no answer")
-            self._end("failed", "unsupported", sentences.all_unsupported(first))
-        return compiled
+    async def _search(self) -> None:
+        if not self._terms.enabled:
+            return
+        journal = self._journal
+        began = journal.clock()
+        share_s = journal.budget_s * self._terms.budget_share - self._search_s
+        await search(journal, self._searcher, began + share_s)
+        self._search_s += journal.clock() - began
 
-    async def _settle(self) -> tuple[list[str], int]:
-        """Measure slow bursts again: noise passes, a slow engine stays.
+    async def _follow(self, burst: Burst, names: Iterable[str]) -> None:
+        """Search around a random draw that compiled."""
+        self._searcher.learn(burst, names)
+        await self._search()
 
-        Give the names of those that stay slow, and the number of kernels that were compiled meanwhile.
-        """
-        slow, compiled = self._slow(), 0
-        for _ in range(SETTLING_PASSES):
-            if not slow:
-                break
-            for record, each in slow:
-                compiled += await self._one_burst(record, each, f"round {self._round}, measuring again")
-            slow = self._slow()
-        return [burst_id(record.step, each.burst) for record, each in slow], compiled
-
-    def _slow(self) -> list[tuple[StepRecord, BurstRecord]]:
-        return [
-            (record, each)
-            for record in self._steps
-            for each in record.bursts
-            if each.open and not each.flat(self._converge)
-        ]
-
-    async def _one_burst(self, record: StepRecord, each: BurstRecord, when: str) -> int:
-        name = burst_id(record.step, each.burst)
-        record.running = True
-        self._progress(f"{when}: {name}")
-        attempt = await self._attempts.send(each.burst)
-        evidence = await self._evidence.collect()
-        record.enter(attempt.sent, evidence)
-        record.running = False
-        self._count(attempt)
-        if attempt.verdict == "done":
-            each.passed(attempt.sent)
-            # What was loaded just now is sent again before the round counts as clean; a whole round need not be.
-            each.loaded = evidence.loaded
-            each.detail = attempt.detail
-        else:
-            self._went_wrong(record, each, attempt)
-        compiled = self._seen(evidence, name)
-        self._progress(f"{when}: {name}")
-        return compiled
-
-    def _went_wrong(self, record: StepRecord, each: BurstRecord, attempt: Attempt) -> None:
-        name = burst_id(record.step, each.burst)
-        each.detail = attempt.detail
-        if attempt.verdict == "unsupported":
-            each.state = "unsupported"
-        elif attempt.verdict == "broken":
-            each.state = "failed"
-            self._failures.append((attempt.reason, f"{name}: {attempt.detail}"))
-            if not self._answered or len(self._failures) >= self._policy.failures:
-                self._end_broken()
-        else:
-            each.state = "killer" if attempt.blamed else "failed" if attempt.verdict == "timed_out" else each.state
-            if attempt.blamed:
-                self._killers.append(name)
-            self._stop(attempt, name)
-
-    # --- draws
-    # --------------------------------------------------------------------------------------------------
-
-    async def _draws_until_clean(self) -> None:
-        """Draw from the traffic mix until `random_draws` in a row compile nothing.
-
-        A draw that compiles starts the count anew: what it compiled is warm now, and says that there may be
-        more.
-        """
-        wanted, number = self._converge.random_draws, 0
-        below = self._below_killers()
-        while self._draws < wanted:
-            if number >= wanted * self._converge.max_rounds:
-                point = f"Of {number} random draws, the last {self._draws} compiled nothing, not {wanted}."
-                self._end("exhausted", "random_draws", sentences.exhausted_by_rounds(self._done(), point))
-            number += 1
-            name = f"random draw {number}"
-            attempt = await self._attempts.send(draw_burst(self._plan, self._rng, number, below))
-            self._count(attempt)
-            if attempt.verdict in ("broken", "unsupported"):
-                self._failures.append((attempt.reason, f"{name}: {attempt.detail}"))
-                if len(self._failures) >= self._policy.failures:
-                    self._end_broken()
-            elif attempt.verdict != "done":
-                self._stop(attempt, name)
-            evidence = await self._evidence.collect()
-            self._draws = 0 if self._seen(evidence, name) or evidence.loaded else self._draws + 1
-            self._progress(f"random draws: {self._draws} of {wanted} in a row compiled nothing")
-
-    def _below_killers(self) -> DrawLimits:
-        """Keep draws below any burst of which an engine died; those about features don't limit sizes."""
-        deadly = [
-            (record.step.kind, each.burst)
-            for record in self._steps
-            if record.step.kind in SIZED_KINDS
-            for each in record.of_state("skipped")
-        ]
-        return DrawLimits(
-            tokens=min((burst.tokens for _, burst in deadly), default=math.inf),
-            prompt=min((burst.longest_prompt for kind, burst in deadly if kind == "prefill"), default=math.inf),
-            # Whatever died of prefills beside decodes dies of any two requests that don't start together.
-            concurrency=min(
-                (2 if kind == "mixed" else burst.concurrency for kind, burst in deadly if burst.concurrency > 1),
-                default=math.inf,
-            ),
-        )
-
-    # --- books
-    # --------------------------------------------------------------------------------------------------
-
-    def _count(self, attempt: Attempt) -> None:
-        self._requests += len(attempt.sent.completions)
-        self._answered += sum(each.ok for each in attempt.sent.completions)
-
-    def _seen(self, evidence: Evidence, where: str) -> int:
-        self._blind, self._empty = evidence.blind, evidence.empty
-        self._kernels.update(evidence.kernels)
-        if evidence:
-            self._last_kernel = where
-        return evidence.compiled
-
-    def _progress(self, activity: str) -> None:
-        self._report(
-            WarmProgress(
-                self._plan.profile.name,
-                self._round,
-                activity,
-                tuple(record.result() for record in self._steps),
-                dict(self._kernels),
-                self._requests,
-                self._clock() - self._started,
-            )
-        )
-
-    # --- endings
-    # ------------------------------------------------------------------------------------------------
-
-    def _stop(self, attempt: Attempt, where: str) -> Never:
-        """End the warm-up for something after which nothing more can be sent."""
-        if attempt.verdict == "engine_gone":
-            told = sentences.engine_gone(where, attempt.detail, attempt.blamed)
-            self._end("engine_gone", attempt.reason, told)
-        if attempt.verdict == "out_of_time":
-            told = sentences.exhausted_by_budget(self._done(), self._budget_s, self._last_compiled())
-            self._end("exhausted", attempt.reason, told)
-        if attempt.verdict == "unauthorized":
-            self._end("failed", attempt.reason, sentences.unauthorized(attempt.detail))
-        if attempt.verdict == "timed_out":
-            self._end("failed", attempt.reason, sentences.timed_out(where, attempt.detail))
-        self._end("failed", attempt.reason, attempt.detail)
-
-    def _end_broken(self) -> Never:
-        reason, first = self._failures[0]
-        self._end("failed", reason, sentences.broken(first, len(self._failures)))
-
-    def _end(self, outcome: WarmOutcome, reason: str, sentence: str) -> Never:
-        raise _Ended(outcome, reason, sentence)
+    # --- the end
 
     def _finished(self) -> WarmResult:
-        if self._failures:
-            reason, first = self._failures[0]
-            return self._result("failed", reason, sentences.broken(first, len(self._failures)))
-        if self._blind:
-            return self._result("exhausted", "blind", sentences.blind(self._done(), self._blind))
-        left_out = [burst_id(record.step, each.burst) for record in self._steps for each in record.of_state("skipped")]
-        if left_out:
-            return self._result("exhausted", "killers_left_out", sentences.killers_left_out(self._done(), left_out))
-        told = sentences.converged(self._done(), self._draws, self._unsupported(), self._empty)
+        journal = self._journal
+        if journal.failures:
+            reason, first = journal.failures[0]
+            return self._result("failed", reason, sentences.broken(first, len(journal.failures)))
+        if journal.blind:
+            return self._result("exhausted", "blind", sentences.blind(journal.done(), journal.blind))
+        if self._left_out():
+            told = sentences.killers_left_out(journal.done(), self._left_out())
+            return self._result("exhausted", "killers_left_out", told)
+        if self._open():
+            return self._result("exhausted", "coverage", sentences.not_covered(journal.done(), self._open()))
+        told = sentences.converged(journal.done(), self._proof(), self._unsupported(), journal.empty)
         return self._result("converged", "", told)
 
+    def _proof(self) -> sentences.Proof:
+        return sentences.Proof(
+            draws=self._journal.draws,
+            earlier_draws=self._earlier_draws(),
+            replayed=self._replayed.bursts if self._trusted else 0,
+            rounds=self._journal.round,
+            lost=len(self._replayed.lost) or self._replayed.compiled,
+        )
+
+    def _earlier_draws(self) -> int:
+        """Count the draws of earlier pods that still say something: no kernel was compiled since."""
+        return self._earlier.draws if self._earlier and self._trusted and not self._journal.kernels else 0
+
+    def _open(self) -> tuple[str, ...]:
+        return self._searcher.open_points() if self._terms.enabled and not self._by_replay() else ()
+
+    def _by_replay(self) -> bool:
+        return self._trusted and self._journal.round == 0
+
+    def _left_out(self) -> tuple[str, ...]:
+        return self._journal.of_state("skipped")
+
+    def _unsupported(self) -> tuple[str, ...]:
+        return self._journal.of_state("unsupported")
+
+    def _coverage(self, outcome: WarmOutcome) -> Coverage | None:
+        """Give what the next pod can go on from: what mattered before and now, and how far this warm-up came."""
+        journal, earlier = self._journal, self._earlier
+        if outcome == "disabled" or journal.blind or journal.empty:
+            return earlier
+        sizes = self._searcher.sizes()
+        if earlier is not None and self._same_plan and not self._replayed.compiled:
+            sizes = {name: tuple(sorted({*earlier.sizes.get(name, ()), *found})) for name, found in sizes.items()}
+        matters = {(each.name, repr(each.burst)): each for each in (earlier.matters if earlier else ())}
+        for each in journal.matters.values():
+            known = matters.get((each.name, repr(each.burst)))
+            names = each.names | known.names if known else each.names
+            matters[each.name, repr(each.burst)] = Matter(each.name, each.burst, names)
+        return Coverage(
+            plan=self._digest,
+            profile=self._plan.profile.name,
+            converged=outcome == "converged",
+            draws=self._earlier_draws() + journal.draws,
+            sizes=sizes,
+            matters=tuple(matters.values()),
+        )
+
     def _result(self, outcome: WarmOutcome, reason: str, sentence: str) -> WarmResult:
-        for record in self._steps:
+        journal = self._journal
+        for record in journal.steps:
             record.running = False
+        draws = journal.draws + self._earlier_draws()
         return WarmResult(
             outcome=outcome,
             sentence=sentence,
             reason=reason,
             profile=self._plan.profile.name,
-            rounds=self._round,
-            kernels=dict(self._kernels),
-            steps=tuple(record.result() for record in self._steps),
-            requests=self._requests,
-            seconds=self._clock() - self._started,
+            rounds=journal.round,
+            kernels=dict(journal.kernels),
+            steps=tuple(record.result() for record in journal.steps),
+            requests=journal.requests,
+            seconds=journal.clock() - journal.started,
             unsupported=self._unsupported(),
-            killers=tuple(sorted({*self._known_killers, *self._killers})),
-            draws=self._draws,
-            residual_risk=sentences.rule_of_three(self._draws)
-            if self._draws and not self._blind and not self._empty
-            else None,
+            killers=tuple(sorted({*journal.known_killers, *journal.killers})),
+            draws=journal.draws,
+            residual_risk=sentences.rule_of_three(draws) if draws and not journal.blind and not journal.empty else None,
             notes=self._plan.notes,
+            searched=journal.searched,
+            open=self._open() if outcome != "disabled" else (),
+            replayed=self._replayed.bursts,
+            lost=self._replayed.lost,
+            lost_kernels=dict(self._replayed.families or {}),
+            coverage=self._coverage(outcome),
         )
-
-    def _unsupported(self) -> tuple[str, ...]:
-        return tuple(
-            burst_id(record.step, each.burst) for record in self._steps for each in record.of_state("unsupported")
-        )
-
-    def _done(self) -> str:
-        return sentences.work_done(self._round, self._requests, self._clock() - self._started, self._kernels)
-
-    def _last_compiled(self) -> str:
-        if self._last_kernel:
-            return f"The last kernel was compiled during {self._last_kernel}, so more may follow."
-        if self._rounds_done:
-            return "No kernel was compiled, but the random draws were not finished."
-        return "No kernel was compiled, but not all of the profile was sent."
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{shown} {'is' if len(names) == 1 else 'are'}"

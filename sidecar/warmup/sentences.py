@@ -6,6 +6,18 @@ Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What says that nothing is left to compile: random draws of this pod and of earlier ones, a replay, rounds."""
+
+    draws: int = 0
+    earlier_draws: int = 0
+    replayed: int = 0
+    rounds: int = 1
+    lost: int = 0
 
 
 def rule_of_three(draws: int) -> float:
@@ -24,25 +36,57 @@ def work_done(rounds: int, requests: int, seconds: float, kernels: Mapping[str, 
     return f"{requests} requests in {seconds:.1f} s and {rounds} round{_s(rounds)} {compiled}"
 
 
-def converged(done: str, draws: int, unsupported: Sequence[str], empty: bool) -> str:
+def converged(done: str, proof: Proof, unsupported: Sequence[str], empty: bool) -> str:
     """Say that nothing is left to compile as far as traffic can tell, and how far that is."""
     if empty:
-        proof = (
-            "latency is flat, but the live cache is empty: this engine compiles nothing, or it keeps its "
-            "kernels "
+        told = (
+            "latency is flat, but the live cache is empty: this engine compiles nothing, or it keeps its kernels "
             "elsewhere and compiling could not be seen"
         )
-    elif draws:
-        share = rule_of_three(draws) * 100
-        proof = (
-            f"the last round and {draws} random draws compiled nothing: at most {share:.2g} % of the traffic "
-            "mix "
-            "may still compile (95 % confidence)"
-        )
     else:
-        proof = "the last round compiled nothing; no random draws were made, so nothing is known beyond the steps"
+        told = _proven_by(proof)
     skipped = f" The engine does not support: {', '.join(unsupported)}." if unsupported else ""
-    return f"Warm: {done}; {proof}.{skipped}"
+    return f"Warm: {done}; {told}.{skipped}{_lost(proof.lost)}"
+
+
+def _proven_by(proof: Proof) -> str:
+    if proof.rounds:
+        basis = "the last round"
+    else:
+        basis = f"the replay of the {proof.replayed} burst{_s(proof.replayed)} that compiled in earlier pods"
+    draws = proof.draws + proof.earlier_draws
+    if not draws:
+        return f"{basis} compiled nothing; no random draws were made, so nothing is known beyond the steps"
+    counted = f", with the {proof.earlier_draws} of earlier pods" if proof.earlier_draws else ""
+    share = rule_of_three(draws) * 100
+    return (
+        f"{basis} and {proof.draws} random draws compiled nothing: at most {share:.2g} % of the traffic mix "
+        f"may still compile (95 % confidence{counted})"
+    )
+
+
+def _lost(count: int) -> str:
+    if not count:
+        return ""
+    return (
+        f" {count} kernel{_s(count)} that an earlier pod had compiled {'was' if count == 1 else 'were'} lost from the "
+        "cache and compiled again."
+    )
+
+
+def not_covered(done: str, points: Sequence[str]) -> str:
+    """Say which sizes no request has tried, so that kernels may be left there."""
+    return (
+        f"Warm but for sizes that were not tried before the search had spent its share: {'; '.join(points)}. {done}. "
+        "The next pod on this cache goes on there; raise WARMUP_WARM_BUDGET_S, or search.budget_share, max_requests "
+        "or gap in the profile, to have it done at once."
+    )
+
+
+def not_flat(slow: Sequence[str]) -> str:
+    """Say which bursts still stall, without a kernel file that explains it."""
+    shown = ", ".join(slow[:3]) + (f" and {len(slow) - 3} more" if len(slow) > 3 else "")
+    return f"{shown}: something stalls them that writes no kernel file."
 
 
 def exhausted_by_budget(done: str, budget_s: float, open_point: str) -> str:

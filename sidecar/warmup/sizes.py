@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 #: Names of limits an expression may use; see `Limits`.
 SYMBOLS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
@@ -56,7 +56,16 @@ def _checked(value: Any) -> Any:
 
 
 #: A number, or `symbol[*N][/N][+N|-N]`.
-Size = Annotated[int | str, BeforeValidator(_checked)]
+Size = Annotated[
+    int | str,
+    BeforeValidator(_checked),
+    WithJsonSchema({
+        "anyOf": [
+            {"type": "integer", "minimum": 1},
+            {"type": "string", "pattern": re.sub(r"\?P<\w+>", "", _EXPRESSION.pattern)},
+        ]
+    }),
+]  # fmt: skip
 
 
 class Sweep(pydantic.BaseModel):

@@ -1,13 +1,13 @@
-"""The kinds of warm-up steps a profile may hold, as a discriminated union of frozen models.
+"""The kinds of warm-up steps about text on any engine, as frozen models that say what is wrong with a file.
 
-What a step turns into on a given engine is decided in `planner.py`; nothing is sent from here.
+Kinds for tasks, adapters, ranks and drafts are in `task_steps.py`; what a step turns into is decided in `planner.py`.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import Field
@@ -25,6 +25,9 @@ class Strict(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_by_alias=True)
 
+    #: Keys that a file may have and that are gone when it is checked; for suggestions.
+    OTHER_KEYS: ClassVar[tuple[str, ...]] = ()
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _known_keys_only(cls, data: Any) -> Any:
@@ -33,7 +36,7 @@ class Strict(pydantic.BaseModel):
         known = [info.alias or name for name, info in cls.model_fields.items()]
         for key in data:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1)
+                close = difflib.get_close_matches(str(key), [*known, *cls.OTHER_KEYS], n=1)
                 hint = f"did you mean `{close[0]}`?" if close else "known are " + ", ".join(known) + "."
                 raise PydanticCustomError(UNKNOWN_KEY, "unknown key `{key}`; {hint}", {"key": str(key), "hint": hint})
         return data
@@ -85,11 +88,15 @@ class MixedStep(StepBase):
 
 
 class SharedPrefixStep(StepBase):
-    """One request fills the prefix cache, then so many at once hit it, each with its own suffix."""
+    """One request fills the prefix cache, then so many at once hit it, each with its own suffix.
+
+    `whole`: so many at once repeat the whole prompt too, which is a full hit.
+    """
 
     kind: Literal["shared_prefix"]
     prefix_tokens: Sizes
     suffix_tokens: Sizes = (1, 64)
+    whole: bool = True
     concurrency: Sizes = (1,)
     output_tokens: int = Field(4, ge=1, le=4096)
 
@@ -140,9 +147,3 @@ class ChatStep(StepBase):
     user: str = "Say in one sentence why the sky is blue."
     concurrency: Sizes = (1,)
     output_tokens: int = Field(8, ge=1, le=4096)
-
-
-AnyStep = Annotated[
-    PrefillStep | DecodeStep | MixedStep | SharedPrefixStep | SamplingStep | LogprobsStep | StructuredStep | ChatStep,
-    Field(discriminator="kind"),
-]

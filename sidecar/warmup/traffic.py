@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sidecar.engines.protocol import Completion, CompletionRequest, Engine
+from sidecar.engines.protocol import Completion, Engine
 from sidecar.errors import EngineAsleep
 from sidecar.warmup.bursts import Burst
-from sidecar.warmup.prompts import PromptSource
+from sidecar.warmup.prompts import Draft, PromptSource
 
 #: A client that overlooks its own deadline is cut off this much later, in seconds.
 GRACE_S = 5.0
@@ -59,45 +59,51 @@ class Traffic:
         """
         started = self._clock()
         self._until = until
-        phases = self._prompts.requests(burst, timeout_s)
+        phases = self._prompts.drafts(burst, timeout_s)
         if burst.then == "after_first_token" and len(phases) > 1:
             completions, overlapped = await self._overlapping(phases)
         else:
             completions, overlapped = await self._one_after_another(phases), True
         return Sent(tuple(completions), self._clock() - started, overlapped)
 
-    async def _one_after_another(self, phases: Sequence[Sequence[CompletionRequest]]) -> list[Completion]:
+    async def _one_after_another(self, phases: Sequence[Sequence[Draft]]) -> list[Completion]:
         found: list[Completion] = []
         for phase in phases:
             self._awake()
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._complete(request)) for request in phase]
+                tasks = [await self._start(group, draft) for draft in phase]
             found += [task.result() for task in tasks]
             if not all(each.ok for each in found):
                 break
         return found
 
-    async def _overlapping(self, phases: Sequence[Sequence[CompletionRequest]]) -> tuple[list[Completion], bool]:
+    async def _overlapping(self, phases: Sequence[Sequence[Draft]]) -> tuple[list[Completion], bool]:
         """Start the first phase; once each of its requests has shown a token, or ended, start the others."""
         self._awake()
         async with asyncio.TaskGroup() as group:
             shown = [asyncio.Event() for _ in phases[0]]
-            first = [
-                group.create_task(self._complete(request, event))
-                for request, event in zip(phases[0], shown, strict=True)
-            ]
+            first = [await self._start(group, draft, event) for draft, event in zip(phases[0], shown, strict=True)]
             for event in shown:
                 await event.wait()
             overlapped = any(not task.done() for task in first)
             failed = any(task.done() and not task.result().ok for task in first)
             later: list[asyncio.Task[Completion]] = []
             if not failed and not self._asleep():
-                later = [group.create_task(self._complete(request)) for phase in phases[1:] for request in phase]
+                later = [await self._start(group, draft) for phase in phases[1:] for draft in phase]
         return [task.result() for task in [*first, *later]], overlapped
 
-    async def _complete(self, request: CompletionRequest, shown: asyncio.Event | None = None) -> Completion:
-        """Send one request; `shown` is set at its first token, and at its end whatever that was."""
+    async def _start(
+        self, group: asyncio.TaskGroup, draft: Draft, shown: asyncio.Event | None = None
+    ) -> asyncio.Task[Completion]:
+        """Start one request, and let the loop breathe: 512 started in one go would hold it for a quarter of a second."""
+        task = group.create_task(self._complete(draft, shown))
+        await asyncio.sleep(0)
+        return task
+
+    async def _complete(self, draft: Draft, shown: asyncio.Event | None = None) -> Completion:
+        """Make and send one request; `shown` is set at its first token, and at its end whatever that was."""
         started = self._clock()
+        request = draft()
         request = dataclasses.replace(
             request,
             deadline_s=max(0.001, min(request.deadline_s, self._until - started)),

@@ -60,11 +60,31 @@ def restore(status: Mapping[str, Any]) -> Element:
                     )
                     for reason, n in (rejected or {}).items()
                 ),
+                *_little_used(parts.section(found, "effectiveness")),
+                *_unmanaged(parts.section(status, "cache").get("unmanaged")),
             ]
         ),
         _families(found.get("families"), parts.section(found, "effectiveness")),
         tag=parts.tag(found.get("outcome", "pending")),
     )
+
+
+def _little_used(effects: Mapping[str, Any]) -> list[tuple[str, object, object]]:
+    """Say of each restored family that was of little use what explains it."""
+    return [
+        (f"Little used: {name}", found["why"], None)
+        for name, found in effects.items()
+        if isinstance(found, Mapping) and found.get("why")
+    ]
+
+
+def _unmanaged(found: object) -> list[tuple[str, object, object]]:
+    """Name the directories that grew and are in no family."""
+    return [
+        ("In no family", element("code", one.get("path")), f"{words.size(one.get('bytes'))}, {one.get('files')} files")
+        for one in (found if isinstance(found, list) else [])
+        if isinstance(one, Mapping)
+    ]
 
 
 def _families(families: object, effects: Mapping[str, Any]) -> Element | None:

@@ -1,4 +1,4 @@
-"""A live cache of about 1 GB on a real disk: thousands of small Triton kernels and some large DeepGEMM ones.
+"""A live cache shaped like a Hopper pod's on a real disk: thousands of small Triton kernels and some large DeepGEMM ones.
 
 How it is stored and restored is not known here.
 """
@@ -11,26 +11,27 @@ import random
 from pathlib import Path
 
 MIB = 1 << 20
-#: 2,000 Triton entries of five files and twelve large cubins: shaped like a Hopper pod's cache, not copied from one.
-KERNELS, TEXT_BYTES, CUBIN_BYTES = 2_000, 40 << 10, 64 << 10
-LARGE, LARGE_BYTES = 12, 64 * MIB
+#: Triton entries of five files, and large cubins: 20,016 files, 0.96 GB.
+KERNELS, TEXT_BYTES, CUBIN_BYTES = 4_000, 40 << 10, 64 << 10
+LARGE, LARGE_BYTES = 8, 64 * MIB
+FILES_OF_KERNEL = 5
 
 
-def fill(live: Path) -> int:
-    """Write the tree under a live cache; give its bytes."""
-    draw = random.Random(7)
-    phrase = draw.randbytes(4096)
+def fill(live: Path, kernels: int = KERNELS, large: int = LARGE, scale: float = 1.0, first: int = 0) -> int:
+    """Write the tree under a live cache; give its bytes. `scale` makes kernels smaller, `first` numbers them on."""
+    phrase = random.Random(7).randbytes(4096)
+    cubin, text = int(CUBIN_BYTES * scale), int(TEXT_BYTES // 2 * scale)
     written = 0
-    for number in range(KERNELS):
+    for number in range(first, first + kernels):
         folder = live / "triton" / f"{number:052X}"
         names = [f"k.{kind}" for kind in ("cubin", "ptx", "ttgir", "json")]
         children = {name: str(folder / name) for name in names}
-        written += _write(folder / "k.cubin", _content(CUBIN_BYTES, phrase))
+        written += _write(folder / "k.cubin", _content(cubin, phrase))
         for name in names[1:3]:
-            written += _write(folder / name, _content(TEXT_BYTES // 2, phrase))
+            written += _write(folder / name, _content(text, phrase))
         written += _write(folder / "k.json", json.dumps({"name": "k", "hash": f"{number:x}"}).encode())
         written += _write(folder / "__grp__k.json", json.dumps({"child_paths": children}).encode())
-    for number in range(LARGE):
+    for number in range(first, first + large):
         folder = live / "deep_gemm" / "cache" / f"kernel.{number:x}"
         written += _write(folder / "kernel.cu", b"// large")
         written += _write(folder / "kernel.cubin", _content(LARGE_BYTES, phrase))

@@ -1,10 +1,11 @@
-"""Peak memory of the daemon and of its cache worker, as the kernel keeps it.
+"""Peak memory of the daemon and of its cache worker, alone and with the processes it forks.
 
 Looked at from a thread, since a worker takes its numbers with it when it ends.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.bench.subject import Subject
 
 LOOK_S = 0.05
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+_PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 
 
 class Peaks:
@@ -44,6 +46,44 @@ class Peaks:
             for child in children:
                 if _is_worker(child.pid):
                     self.worker = max(self.worker, _peak(child.pid))
+
+
+class FamilyPeak:
+    """Watch the children of this process while `with` lasts: `bytes` is the most that all of them took at a time.
+
+    What they share counts once (proportional set size, proc(5) smaps_rollup).
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="family-peak", daemon=True)
+
+    def __enter__(self) -> FamilyPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        this = psutil.Process()
+        while not self._end.wait(LOOK_S):
+            self.bytes = max(self.bytes, sum(_shared_out(one.pid) for one in this.children(recursive=True)))
+
+
+def _shared_out(pid: int) -> int:
+    try:
+        found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def peak_of_this() -> int:
+    """Give the most memory that this process ever took, in bytes."""
+    return _peak(os.getpid())
 
 
 def _is_worker(pid: int) -> bool:

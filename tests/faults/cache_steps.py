@@ -1,5 +1,7 @@
 """A restore, commit or publish in a process of its own that dies at a chosen disk step.
 
+The task `gather` is a publish that takes two packs for too many, and moves their files.
+
 Run by the tests of this folder: `python cache_steps.py TASK LIVE STORE DIE_AT`. Prints the steps it passed.
 """
 
@@ -11,6 +13,7 @@ import signal
 import sys
 import time
 
+from sidecar.caches import compaction
 from sidecar.caches.commit import commit
 from sidecar.caches.messages import PublishRequest, RestoreRequest
 from sidecar.caches.publish import PublishTools, publish
@@ -42,6 +45,8 @@ def main(task: str, live: str, store: str, die_at: int) -> None:
         report = commit(live, result.commit, result.clear, step)
         said = {"outcome": result.outcome, "failed": report.failed}
     else:
+        if task == "gather":
+            compaction.PACKS = compaction.AT_LEAST = 1
         wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, checkpoint=step)
         said = publish(PublishRequest(store=store, live_cache=live, facts=facts(), attempt="p"), wishes).to_json()
     print(json.dumps({"steps": step.steps, **said}))

@@ -111,6 +111,35 @@ def test_a_publish_that_dies_after_any_step_shows_nothing_half_and_can_be_repeat
         shutil.rmtree(live.with_name("copy"))
 
 
+def test_moving_files_between_packs_can_die_after_any_step_and_loses_nothing(places: tuple[Path, Path]) -> None:
+    live, store = places
+    for name in ("one", "two"):
+        fake.deep_gemm_kernel(live, name)
+        assert run("publish", live, store) is not None
+    fake.deep_gemm_kernel(live, "three")
+    shutil.copytree(store, store.with_name("before"))
+    files = contents(by_family(live))
+    whole = run("gather", live, store)
+    assert whole is not None
+    assert whole["steps"].count("pack renamed") == 2
+    for die_at in range(1, len(whole["steps"]) + 1):
+        shutil.rmtree(store)
+        shutil.copytree(store.with_name("before"), store)
+        assert run("gather", live, store, die_at) is None
+        again = run("gather", live, store)
+        assert again is not None
+        assert again["outcome"] in ("published", "nothing_new"), f"died after {whole['steps'][die_at - 1]}"
+        newest = sorted(store.glob("v1/toolchain/*/generations/*/manifest.json"))
+        assert len(newest) == 3
+        assert len(json.loads(newest[-1].read_text())["packs"]) == 2
+        away = live.rename(live.with_name("away"))
+        live.mkdir()
+        assert run("restore", live, store) is not None
+        assert contents(by_family(live)) == files
+        shutil.rmtree(live)
+        away.rename(live)
+
+
 def test_four_publishers_at_once_make_the_union_of_what_they_had(tmp_path: Path) -> None:
     names = ["ONE", "TWO", "THREE", "FOUR"]
     store = tmp_path / "store"

@@ -11,8 +11,8 @@ from tests.faults.planted import Planted
 from tests.faults.rig import PATIENCE_S, Pod, until
 
 
-def claims(pod: Pod, ending: str) -> list[dict[str, Any]]:
-    found = sorted(pod.directories.store.glob(f"v1/exact/*/claims/first/*.{ending}"))
+def claims(pod: Pod, name: str) -> list[dict[str, Any]]:
+    found = sorted(pod.directories.store.glob(f"v1/exact/*/claims/first/*/{name}.json"))
     return [json.loads(path.read_text()) for path in found]
 
 
@@ -22,9 +22,9 @@ def key_of(store: Path) -> str:
 
 
 def test_a_pod_waits_for_the_first_publisher_says_so_and_starts_warm(pod: Pod, planted_once: Planted) -> None:
-    folder = pod.directories.store / "v1/exact" / key_of(planted_once.store) / "claims/first"
+    folder = pod.directories.store / "v1/exact" / key_of(planted_once.store) / "claims/first/00000001"
     folder.mkdir(parents=True)
-    (folder / "00000001.json").write_text(json.dumps({"format": 1, "holder": "pod-a"}))
+    (folder / "holder.json").write_text(json.dumps({"format": 1, "holder": "pod-a"}))
     daemon = pod.start_daemon(single_flight_s=600)
     pod.start_container()
     until(lambda: daemon.status()["restore"].get("outcome") == "waiting", "a pod that waits")
@@ -39,9 +39,9 @@ def test_a_pod_waits_for_the_first_publisher_says_so_and_starts_warm(pod: Pod, p
 
 
 def test_a_pod_that_waits_longer_than_it_is_told_to_starts_cold(pod: Pod, planted_once: Planted) -> None:
-    folder = pod.directories.store / "v1/exact" / key_of(planted_once.store) / "claims/first"
+    folder = pod.directories.store / "v1/exact" / key_of(planted_once.store) / "claims/first/00000001"
     folder.mkdir(parents=True)
-    (folder / "00000001.json").write_text(json.dumps({"format": 1, "holder": "pod-a"}))
+    (folder / "holder.json").write_text(json.dumps({"format": 1, "holder": "pod-a"}))
     daemon = pod.start(single_flight_s=1, restore_timeout_s=30)
     assert daemon.status()["restore"]["outcome"] == "miss"
 
@@ -52,7 +52,7 @@ def test_the_first_pod_starts_at_once_holds_its_claim_and_gives_it_back_with_the
     pod.start_container()
     pod.engine_pid()
     assert time.monotonic() - began < 60
-    assert len(claims(pod, "json")) == 1
+    assert len(claims(pod, "holder")) == 1
     assert not any(beat["released"] for beat in claims(pod, "beat"))
     daemon.wait_until_ready(PATIENCE_S)
     until(lambda: any(beat["released"] for beat in claims(pod, "beat")), "a claim that is given back")

@@ -100,7 +100,7 @@ def test_a_holder_that_lapsed_does_not_keep_a_candidate_for_ever(fleet: Fleet, t
     proven, candidate = fleet.publish(1), fleet.publish(2)
     fleet.boot(proven, "ready", "z")
     fleet.chosen("a")
-    [path] = tmp_path.glob("v1/exact/*/claims/*/00000001.beat")
+    [path] = tmp_path.glob("v1/exact/*/claims/*/00000001/beat.json")
     for age, expected in ((TTL_S - 60, proven), (TTL_S + 60, candidate)):
         now = path.parent.stat().st_mtime
         os.utime(path, (now - age, now - age))
@@ -207,10 +207,7 @@ def test_claims_of_long_ago_are_removed(fleet: Fleet) -> None:
     claims = Claims(fleet.store, "exact", KEY, "a")
     for epoch in range(4):
         assert claims.take("first", epoch)
-    assert sorted(path.name for path in fleet.store.root.glob("v1/exact/*/claims/first/*.json")) == [
-        "00000003.json",
-        "00000004.json",
-    ]
+    assert sorted(path.name for path in fleet.store.root.glob("v1/exact/*/claims/first/*")) == ["00000003", "00000004"]
 
 
 def test_a_held_claim_is_renewed_and_given_back_in_the_end(fleet: Fleet) -> None:

@@ -54,3 +54,10 @@ def test_what_earlier_attempts_left_is_swept_and_this_attempts_staging_is_not(tm
     assert [path.name for path in (tmp_path / ".staging").iterdir()] == ["now"]
     assert list((tmp_path / ".trash").iterdir()) == []
     sweep(tmp_path / "nothing")
+
+
+def test_no_lock_of_an_engine_that_was_killed_waits_for_the_next_one(tmp_path: Path) -> None:
+    put(tmp_path / ".staging/1/triton/NEW/k.cubin", b"new")
+    orphan = put(tmp_path / "torch_ext/py311/lock", b"")
+    commit(tmp_path, [entry(tmp_path)])
+    assert not orphan.exists()

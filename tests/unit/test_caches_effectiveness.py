@@ -69,7 +69,7 @@ def test_an_engine_that_compiles_beside_an_untouched_copy_has_used_nothing(live:
     found = effect(live, compiles="wxyz")
     assert (found.untouched, found.ratio) == (True, 0.0)
     said = effectiveness.sentence({"triton": found})
-    assert "triton (0%)" in said
+    assert "triton (0%: the engine read none of it" in said
     assert "looks in another directory" in said
 
 

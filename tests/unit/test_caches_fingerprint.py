@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from sidecar.caches import normalise
-from sidecar.caches.fingerprint import FACTS, compare, fingerprint, key_of
+from sidecar.caches.families import Ranks
+from sidecar.caches.fingerprint import FACTS, compare, cuda_majors, fingerprint, key_of
 from tests.fakes.live_cache import facts
 
 LIVE = "/var/cache/engine"
 BASE = fingerprint(facts(), LIVE)
+TOOLCHAIN: dict[str, Any] = facts()["toolchain"]
 
 
 def argv(*words: str) -> dict[str, Any]:
@@ -34,6 +36,11 @@ def env(**given: str) -> dict[str, Any]:
         env(VLLM_NIXL_SIDE_CHANNEL_HOST="10.1.2.3", NVIDIA_VISIBLE_DEVICES="GPU-8a1f"),
         env(VLLM_CACHE_ROOT="/elsewhere", TRITON_CACHE_DIR="/t"),
         facts(uid=1000, gid=1000, cwd="/srv", attempt="2-2-bbbbbbbb"),
+        facts(hostname="engine-7d9f8b6c5-x2x9z"),
+        argv("--data-parallel-supervisor-port", "9000", "--log-level", "DEBUG", "--no-enable-log-requests"),
+        argv("--chat-template", "/t.jinja", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        argv("-dpa", "engine-0.engine", "-dpp", "13345"),
+        env(VLLM_DP_MASTER_IP="10.0.0.9", VLLM_DP_MASTER_PORT="1", VLLM_HTTP_TIMEOUT_KEEP_ALIVE="9", MAX_JOBS="4"),
     ],
 )
 def test_what_is_harmless_makes_no_other_key(same: dict[str, Any]) -> None:
@@ -55,6 +62,13 @@ def test_what_is_harmless_makes_no_other_key(same: dict[str, Any]) -> None:
         (facts(driver={"version": "580.999"}), "driver"),
         (facts(gpus=[{"name": "NVIDIA H200", "index": 1}]), "gpus.1"),
         (facts(world={"node_rank": 1}), "world.node_rank"),
+        (argv("-O3"), "argv.-O3"),
+        (argv("--device-ids", "1"), "argv.--device-ids"),
+        (argv("--enable-expert-parallel"), "argv.--enable-expert-parallel"),
+        (facts(argv_files={"--config": "abcd"}), "config_file.--config"),
+        (env(CUDA_VISIBLE_DEVICES="0,1"), "environment.CUDA_VISIBLE_DEVICES"),
+        (env(VLLM_ENGINE_READY_TIMEOUT_S="600"), "environment.VLLM_ENGINE_READY_TIMEOUT_S"),
+        (env(XDG_CACHE_HOME="/x"), "environment.XDG_CACHE_HOME"),
     ],
 )
 def test_a_fact_of_the_model_changes_the_exact_key_alone(other: dict[str, Any], named: str) -> None:
@@ -68,8 +82,13 @@ def test_a_fact_of_the_model_changes_the_exact_key_alone(other: dict[str, Any], 
     ("other", "named"),
     [
         (facts(packages={"vllm": {"version": "0.33.0", "record": "cd" * 32}}), "packages.vllm"),
+        (facts(packages={"flashinfer-python": {"version": "0.6.12", "record": "ab"}}), "packages.flashinfer-python"),
+        (facts(gpus=[{"name": "NVIDIA A10", "index": 0, "sm": "sm86"}]), "gpu_kinds"),
         (facts(python={"version": "3.12.3", "prefix": "/opt/venv", "abi": "cpython-312"}), "prefix"),
         (facts(toolchain={"nvcc": "12.9", "cuda_home": "/usr/local/cuda"}), "nvcc"),
+        (facts(toolchain={**TOOLCHAIN, "cuda_home": "/usr/local/cuda-13.2"}), "cuda_home"),
+        (facts(toolchain={**TOOLCHAIN, "nvcc_path": "/opt/nvcc"}), "nvcc_path"),
+        (facts(python={"version": "3.12.3", "prefix": "/usr", "abi": "cpython-313"}), "python_abi"),
         (facts(image={"digest": "sha256:abc"}), "image"),
         (facts(libc="glibc 2.31"), "libc"),
         (facts(gpus=[{"name": "NVIDIA H100", "index": 0}]), "gpu_kinds"),
@@ -151,3 +170,101 @@ def test_the_number_of_devices_counts_and_not_which_they_are() -> None:
 )
 def test_the_world_size_is_the_product_of_the_parallel_sizes(words: list[str], size: int) -> None:
     assert normalise.world_size(words) == size
+
+
+def headless(rank: int, address: str, pod: str, worker: str) -> dict[str, Any]:
+    """Return the facts of one node of a two-node engine, as a LeaderWorkerSet starts it."""
+    words = ["vllm", "serve", "/models/q", "-tp", "16", "--nnodes", "2", "--node-rank", str(rank), "--headless"]
+    return facts(
+        argv=[*words, "--master-addr", f"{pod}.group", "--kv-cache-dtype", "fp8"],
+        hostname=pod,
+        environment={"VLLM_HOST_IP": address, "VLLM_LOOPBACK_IP": address, "VLLM_MY_ENDPOINT": f"{pod}:5557"},
+        world={"node_rank": str(rank), "nnodes": "2", "LWS_WORKER_INDEX": worker, "LWS_GROUP_SIZE": "2",
+               "VLLM_DP_MASTER_IP": address},
+    )  # fmt: skip
+
+
+def test_each_node_of_an_engine_has_its_own_exact_key_and_all_share_the_toolchains() -> None:
+    head = fingerprint(headless(0, "10.0.0.1", "engine-0", "0"), LIVE)
+    other = fingerprint(headless(1, "10.0.0.2", "engine-0-1", "1"), LIVE)
+    assert head.exact_key != other.exact_key
+    assert head.toolchain_key == other.toolchain_key
+
+
+def test_the_same_rank_in_another_pod_with_other_addresses_has_the_same_key() -> None:
+    one = fingerprint(headless(1, "10.0.0.2", "engine-0-1", "1"), LIVE)
+    next_day = fingerprint(headless(1, "fd00::17", "engine-3-1", "1"), LIVE)
+    assert compare(one.exact, next_day.exact) == []
+
+
+def test_two_numbers_of_speculative_tokens_never_share_an_exact_key() -> None:
+    seven, nine = (argv("-sc", f'{{"num_speculative_tokens": {count}}}') for count in (7, 9))
+    assert fingerprint(seven, LIVE).exact_key != fingerprint(nine, LIVE).exact_key
+    assert fingerprint(seven, LIVE).toolchain_key == fingerprint(nine, LIVE).toolchain_key
+
+
+def test_a_short_option_stands_for_its_long_one() -> None:
+    assert normalise.arguments(["vllm", "-sc", "x", "-dpr", "4"]) == {
+        "command": "vllm", "--speculative-config": "x", "--data-parallel-start-rank": "4"
+    }  # fmt: skip
+    assert normalise.arguments(["vllm", "-cc.cudagraph_mode=FULL"])["--compilation-config.cudagraph_mode"] == "FULL"
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ("tcp://10.1.2.3:5557", "tcp://<address>"),
+        ('{"host": "10.1.2.3", "port": 1}', '{"host": "<address>", "port": 1}'),
+        ("[fd00::1:2]:8000", "<address>"),
+        ("fe80::1", "<address>"),
+        ("engine-0.engine.default.svc", "<own name>.engine.default.svc"),
+        ("/models/engine-0-weights", "/models/engine-0-weights"),
+        ("512.1.1.1", "512.1.1.1"),
+        ("1:2:3", "1:2:3"),
+        ("2.11.0", "2.11.0"),
+    ],
+)
+def test_what_differs_from_pod_to_pod_is_taken_out_of_values(value: str, left: str) -> None:
+    assert normalise.without_addresses(value, "engine-0") == left
+
+
+def test_a_version_of_four_numbers_is_kept() -> None:
+    assert normalise.environment({"CUDA_VERSION": "12.8.1.12"}) == {"CUDA_VERSION": "12.8.1.12"}
+
+
+def test_a_plain_host_name_is_not_taken_for_a_word_of_a_path() -> None:
+    assert normalise.without_addresses("/models/qwen", "qwen") == "/models/qwen"
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        ({"argv": ["vllm", "serve", "m"], "world": {}}, Ranks(1)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "4", "-pcp", "2"], "world": {}}, Ranks(8)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "2", "-dp", "4", "-dpl", "4"], "world": {}}, Ranks(8)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "2", "-dp", "4", "-dpl", "2"], "world": {}}, Ranks(8, False)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "16", "--nnodes", "2"], "world": {}}, Ranks(16, False)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "2", "--headless"], "world": {}}, Ranks(2, False)),
+        ({"argv": ["vllm", "serve", "m", "-dp", "2"], "world": {"VLLM_DP_RANK": "1"}}, Ranks(2, False)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "4"], "world": {"LWS_GROUP_SIZE": "2"}}, Ranks(4, False)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "8", "--distributed-executor-backend=ray"]}, Ranks(8, False)),
+        ({"argv": ["python", "x.py"], "world": {"WORLD_SIZE": "4"}}, Ranks(4)),
+        ({"argv": None, "world": 3}, Ranks(1)),
+    ],
+)
+def test_all_ranks_are_here_only_when_nothing_says_otherwise(changes: dict[str, Any], ranks: Ranks) -> None:
+    assert normalise.ranks(facts(**changes)) == ranks
+
+
+@pytest.mark.parametrize(
+    ("packages", "nvcc", "majors"),
+    [
+        ({"torch": {"version": "2.11.0+cu129"}}, "13.0.88", {"12", "13"}),
+        ({"torch": {"version": "2.14.0"}, "nvidia-cuda-runtime": {"version": "13.0.96"}}, None, {"13"}),
+        ({"torch": {"version": "2.6.0"}, "nvidia-cuda-runtime-cu12": {"version": "12.4.127"}}, "12.4", {"12"}),
+        ({"torch": {"version": "2.13.0+cpu"}}, None, set()),
+        (None, None, set()),
+    ],
+)
+def test_the_cuda_versions_of_an_image_are_torchs_and_nvccs(packages: Any, nvcc: Any, majors: set[str]) -> None:
+    assert cuda_majors(facts(packages=packages, toolchain={"nvcc": nvcc})) == majors

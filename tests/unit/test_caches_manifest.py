@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -128,3 +130,60 @@ def test_a_manifest_of_a_newer_format_says_to_upgrade() -> None:
 def test_garbage_is_damaged_and_never_a_traceback(wrong: dict[str, Any]) -> None:
     with pytest.raises(StoreDamaged):
         manifests.from_json(a_manifest(a_file(), **wrong))
+
+
+def read(document: bytes) -> manifests.Manifest:
+    return manifests.read(io.BytesIO(document))
+
+
+def written(*files: dict[str, Any]) -> bytes:
+    return b"".join(manifests.lines(manifests.from_json(a_manifest(*files))))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5000])
+def test_a_document_written_line_by_line_is_plain_json_and_read_back(count: int) -> None:
+    files = [a_file(path=f'K{number}/"k"\n\udcff.cubin') for number in range(count)]
+    links = [a_link("L/link", "k.cubin")] if count else []
+    value = a_manifest(*files, *links)
+    document = written(*files, *links)
+    assert json.loads(document) == value
+    assert read(document) == manifests.from_json(value)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_that_is_laid_out_otherwise_is_read_too(indent: int | None) -> None:
+    value = a_manifest(a_file(), a_link("K/link", "k.cubin"))
+    assert read(json.dumps(value, indent=indent).encode()) == manifests.from_json(value)
+
+
+def test_a_document_cut_anywhere_is_damaged() -> None:
+    document = written(a_file(), a_file(path="K/other"), a_link("K/link", "k.cubin"))
+    for size in range(len(document) - 1):
+        with pytest.raises(StoreDamaged):
+            read(document[:size])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b'"K/k.cubin"', b"'K/k.cubin'"),
+        lambda text: text + b"{}",
+        lambda text: text.replace(b"\n]}", b",\n]}"),
+        lambda text: text.replace(b"},\n", b"}\n"),
+        lambda text: text.replace(b'"K/k.cubin"', b'"../k.cubin"'),
+        lambda text: text.replace(b'"files":[', b'"files":{'),
+        lambda text: b"\xff" + text,
+        lambda text: b"[" * 100_000,
+        lambda text: b"[]",
+        lambda text: b"7",
+    ],
+)
+def test_a_document_that_is_not_what_was_written_is_damaged(change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(StoreDamaged):
+        read(change(written(a_file(), a_file(path="K/other"))))
+
+
+def test_names_are_kept_once_for_all_files_of_a_generation() -> None:
+    document = written(*(a_file(path=f"K/{number}") for number in range(3)))
+    files = read(document).files
+    assert len({id(file.pack) for file in files}) == len({id(file.family) for file in files}) == 1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from sidecar.caches.fingerprint import fingerprint
-from sidecar.caches.manifest import Manifest, generation_name
+from sidecar.caches.manifest import Manifest, Pack, generation_name
 from sidecar.caches.store import DirectoryStore, open_store
 from sidecar.errors import LostRace, StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable, WarmupError
 from tests.fakes.live_cache import facts
@@ -154,3 +156,76 @@ def _failing(number: int) -> Callable[..., None]:
         raise OSError(number, os.strerror(number))
 
     return fail
+
+
+def test_a_generation_that_a_stale_listing_lacks_is_found_by_its_name(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sequence in (1, 2, 3):
+        store.create_generation(a_generation(sequence))
+    monkeypatch.setattr(os, "listdir", lambda _path: [a_generation(1).name])
+    assert store.generations("exact", KEY) == [a_generation(sequence).name for sequence in (3, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name), lambda path: path.touch()]
+)
+def test_something_in_the_place_of_a_manifest_is_a_damaged_generation(
+    store: DirectoryStore, make: Callable[[Path], None]
+) -> None:
+    folder = store.root / "v1/exact" / KEY / "generations" / a_generation(1).name
+    folder.mkdir(parents=True)
+    make(folder / "manifest.json")
+    with pytest.raises(StoreDamaged):
+        store.read_manifest("exact", KEY, a_generation(1).name)
+    with pytest.raises(LostRace):
+        store.create_generation(a_generation(1))
+
+
+def test_a_file_in_the_place_of_a_generation_is_damaged_and_its_number_is_taken(store: DirectoryStore) -> None:
+    folder = store.root / "v1/exact" / KEY / "generations"
+    folder.mkdir(parents=True)
+    (folder / a_generation(1).name).write_text("")
+    assert store.generations("exact", KEY) == [a_generation(1).name]
+    with pytest.raises(StoreDamaged):
+        store.read_manifest("exact", KEY, a_generation(1).name)
+    with pytest.raises(LostRace):
+        store.create_generation(a_generation(1))
+
+
+def test_packs_are_damaged_that_are_missing_short_or_suspected_with_reason(store: DirectoryStore) -> None:
+    packs = [store.add_pack(_packed(content)) for content in (b"one", b"two", b"three", b"four")]
+    missing, short, flipped, good = packs
+    place = store.root / "v1/packs"
+    (place / f"{missing.digest}.tar.zst").unlink()
+    os.truncate(place / f"{short.digest}.tar.zst", 1)
+    (place / f"{flipped.digest}.tar.zst").write_bytes(b"THREE")
+    assert store.damaged_packs(packs) == {missing.digest, short.digest}
+    suspects = {flipped.digest, good.digest}
+    assert store.damaged_packs(packs, suspects) == {missing.digest, short.digest, flipped.digest}
+
+
+def test_a_directory_that_another_client_made_and_that_is_not_seen_yet_is_used(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.root / "v1/exact" / KEY / "generations").mkdir(parents=True)
+    (store.root / "v1/packs").mkdir()
+    monkeypatch.setattr(Path, "is_dir", lambda path: path == store.root)
+    store.create_generation(a_generation(1))
+    monkeypatch.undo()
+    assert store.read_manifest("exact", KEY, a_generation(1).name) == a_generation(1)
+
+
+def test_a_sweep_that_can_not_be_done_keeps_nobody_from_publishing(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "mkdir", _failing(errno.ENOSPC))
+    store.sweep_orphans()
+
+
+def _packed(content: bytes) -> Callable[[BinaryIO], Pack]:
+    def fill(stream: BinaryIO) -> Pack:
+        stream.write(content)
+        return Pack(digest=hashlib.sha256(content).hexdigest(), bytes=len(content), unpacked=len(content))
+
+    return fill

@@ -67,6 +67,14 @@ async def test_a_store_inside_the_live_cache_is_a_problem(tmp_path):
     assert "keep them apart" in found["live cache"]["sentence"]
 
 
+async def test_a_family_to_exclude_that_does_not_exist_is_a_problem_with_those_that_do(tmp_path):
+    ended, found = await check(tmp_path, WARMUP_EXCLUDE_FAMILIES="triton,autotune")
+    assert ended.code == 2
+    assert "autotune is no cache family; those that are: inductor, " in found["families"]["sentence"]
+    ended, _ = await check(tmp_path, WARMUP_EXCLUDE_FAMILIES="triton,flashinfer_autotune")
+    assert ended.code == 0
+
+
 async def test_a_profile_with_a_wrong_field_is_told_with_its_place(tmp_path):
     profile = tmp_path / "mine.yaml"
     profile.write_text("description: mine\nsteps:\n  - kind: prefill\n    tokenz: [16]\n")

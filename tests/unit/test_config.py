@@ -129,3 +129,17 @@ def test_a_file_that_breaks_the_parser_is_a_problem_and_not_a_crash(tmp_path: Pa
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().store = "/elsewhere"  # type: ignore[misc]
+
+
+def test_extra_roots_are_absolute_directories_between_colons() -> None:
+    loaded = load({"WARMUP_EXTRA_ROOTS": "/opt/dsl/:/scratch/cache"})
+    assert loaded.settings.watched_roots == ("/opt/dsl", "/scratch/cache")
+    for bad in ("relative", "/", "/opt:scratch"):
+        refused = load({"WARMUP_EXTRA_ROOTS": bad})
+        assert refused.settings.watched_roots == ()
+        assert "must be an absolute path" in str(refused.problems[0])
+
+
+def test_families_to_exclude_are_named_between_commas() -> None:
+    assert load({"WARMUP_EXCLUDE_FAMILIES": " nv, triton,"}).settings.excluded_families == ("nv", "triton")
+    assert load({}).settings.excluded_families == ()

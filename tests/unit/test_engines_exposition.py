@@ -57,6 +57,7 @@ def test_a_page_of_vllm_032_gives_every_number():
         identity="1795975728.12", kv_cache_usage=0.125, running=2, waiting=0, prompt_tokens_total=26774,
         generation_tokens_total=1495, preemptions_total=0, prefix_cache_hits_total=4608,
         prefix_cache_queries_total=26726, asleep=False, progress=26774 + 1495 + 880, missing="",
+        progress_by_rank={"0": 26774 + 1495 + 880},
     )
 
 

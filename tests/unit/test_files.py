@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -88,3 +89,60 @@ def test_temporary_names_are_known_as_such_and_never_repeat(tmp_path: Path) -> N
     assert len(names) == 100
     assert all(files.is_temporary(name) for name in names)
     assert not files.is_temporary("HEAD")
+
+
+def test_a_folder_is_made_whole_or_not_at_all_and_once(tmp_path: Path) -> None:
+    files.create_folder_exclusively(tmp_path / "one", "manifest.json", b"first", tmp_path)
+    with pytest.raises(FileExistsError):
+        files.create_folder_exclusively(tmp_path / "one", "manifest.json", b"second", tmp_path)
+    assert (tmp_path / "one/manifest.json").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["one"]
+
+
+def test_an_empty_folder_in_its_place_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    files.create_folder_exclusively(tmp_path / "one", "manifest.json", b"first", tmp_path)
+    assert (tmp_path / "one/manifest.json").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EXDEV, errno.EPERM])
+def test_where_folders_can_not_be_renamed_the_file_is_created_once_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_folders(source: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "rename", no_folders)
+    files.create_folder_exclusively(tmp_path / "one", "manifest.json", b"first", tmp_path)
+    with pytest.raises(FileExistsError):
+        files.create_folder_exclusively(tmp_path / "one", "manifest.json", b"second", tmp_path)
+    assert (tmp_path / "one/manifest.json").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["one"]
+
+
+def test_a_rename_that_a_server_did_and_denied_counts_as_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def rename_and_deny(source: Path, target: Path) -> None:
+        rename(source, target)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "rename", rename_and_deny)
+    files.create_folder_exclusively(tmp_path / "one", "a", b"ours", tmp_path)
+    assert (tmp_path / "one/a").read_bytes() == b"ours"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_what_is_written_is_the_groups_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        files.write_durably(tmp_path / "a", b"")
+        files.create_exclusively(tmp_path / "b", b"")
+        files.create_folder_exclusively(tmp_path / "c", "d", b"", tmp_path)
+        files.write_durably(tmp_path / "private", b"", mode=0o600)
+    finally:
+        os.umask(before)
+    shared = [tmp_path / name for name in ("a", "b", "c/d")]
+    assert {path.stat().st_mode & 0o070 for path in shared} == {0o060}
+    assert (tmp_path / "c").stat().st_mode & 0o7777 == 0o2775
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600

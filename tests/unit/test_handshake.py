@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.errors import HandshakeError
-from sidecar.handshake import CommitEntry, ControlDirectory, Decision, LauncherSettings, Line, Proven
+from sidecar.handshake import CommitEntry, ControlDirectory, Decision, Grown, LauncherSettings, Line, Proven
 
 FIRST, SECOND, THIRD = (f"179597500854784323{number}-1-0000000{number}" for number in (1, 2, 3))
 SETTINGS = LauncherSettings("1", "http://127.0.0.1:8000", "/live", {"A": "1"}, ("/live/a",))
@@ -253,3 +253,44 @@ def test_a_look_is_cheap(control: ControlDirectory, launcher: Launcher):
         control.new_lines(FIRST)
     # About 0.1 ms of CPU: 20 looks a second cost 0.2 % of a core. Ten times that is something else than noise.
     assert (time.process_time() - began) / 500 < 0.001
+
+
+def test_what_grew_is_read_anew_each_time_and_garbage_is_passed_over(control: ControlDirectory, launcher: Launcher):
+    assert control.grown(FIRST) == control.grown("no attempt") == ()
+    good = {"path": "/root/.x", "bytes": 5, "files": 1, "where": "home"}
+    bad = [7, None, {}, {**good, "bytes": -1}, {**good, "bytes": True}, {**good, "path": 3}]
+    launcher.write("unmanaged.json", {"format": 1, "grown": [*bad, good]})
+    assert control.grown(FIRST) == (Grown("/root/.x", 5, 1, "home"),)
+    launcher.write("unmanaged.json", {"format": 1, "grown": [{**good, "bytes": 9}]})
+    assert control.grown(FIRST)[0].bytes == 9
+    for content in GARBAGE:
+        (launcher.path / "unmanaged.json").write_bytes(content)
+        assert control.grown(FIRST) == ()
+    launcher.write("unmanaged.json", {"format": 1, "grown": [good] * 1000})
+    assert len(control.grown(FIRST)) <= 50
+
+
+def test_a_launcher_of_an_older_version_starts_by_the_settings_of_this_one(control: ControlDirectory):
+    settings = json.loads((control.path / "sidecar.json").read_text())
+    assert settings["format"] == 1
+    assert {"environment", "directories", "wait_s", "links", "extra_roots", "not_caches", "look_s"} <= set(settings)
+
+
+def test_a_launcher_that_goes_on_to_its_next_attempt_while_it_is_looked_for_is_found(
+    control: ControlDirectory, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+):
+    look = ControlDirectory._newest_first
+    opened: list[Launcher] = []
+
+    def listed_just_before(self: ControlDirectory) -> list[str]:
+        found = look(self)
+        if not opened:
+            opened.append(Launcher(control.path, SECOND))
+            launcher.close()
+        return found
+
+    monkeypatch.setattr(ControlDirectory, "_newest_first", listed_just_before)
+    state = control.current()
+    opened[0].close()
+    assert state is not None
+    assert state.attempt == SECOND

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import time
@@ -64,6 +65,7 @@ def full(metrics: Metrics) -> None:
     )
     metrics.engine_stats(STATS)
     metrics.live_cache({"triton": {"files": 3, "bytes": 30}})
+    metrics.unmanaged([{"path": "/root/.newdsl", "bytes": 70_000}])
     gpus = tuple(
         Gpu(index, f"GPU-{index}", "NVIDIA H200", "sm90", 0.5, 1, 2, 400.0, 54.0) for index in range(8)
     )
@@ -284,3 +286,11 @@ def values(metrics: Metrics, name: str) -> list[Any]:
 def test_exactly_one_build_info_tells_version_and_mode(metrics: Metrics) -> None:
     assert values(metrics, "build_info") == [1]
     assert of(metrics, "build_info", version="0.1.0", mode="launcher") == 1
+
+
+def test_directories_in_no_family_have_ten_series_at_most_and_go_when_they_are_told_no_more(metrics: Metrics) -> None:
+    metrics.unmanaged([{"path": f"/root/.x{number}", "bytes": number} for number in range(30)])
+    assert len(re.findall(r"^warmup_sidecar_unmanaged_cache_bytes\{", metrics.render().decode(), re.MULTILINE)) == 10
+    assert of(metrics, "unmanaged_cache_bytes", path="/root/.x7") == 7
+    metrics.unmanaged([])
+    assert "unmanaged_cache_bytes{" not in metrics.render().decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from sidecar.caches.families import stored_families
 from sidecar.warmup.evidence import EvidenceWatcher
+from sidecar.warmup.tree_watch import TreeWatch
 
 
 def _put(root: Path, path: str, content: bytes = b"x") -> Path:
@@ -123,3 +125,80 @@ async def test_a_cache_that_cannot_be_read_is_said_so_and_nothing_is_lost(live):
     (live / "triton").unlink()
     (live / "elsewhere").rename(live / "triton")
     assert (await watcher.collect()).kernels == {"triton": 1}
+
+
+def _at(file: Path, seconds: float) -> None:
+    os.utime(file, (seconds, seconds))
+
+
+async def test_a_file_written_before_the_burst_began_belongs_to_the_burst_before(live):
+    clock = iter((1000.0, 2000.0))
+    watcher = EvidenceWatcher(live, stored_families(), wall_clock=lambda: next(clock))
+    await watcher.baseline()
+    watcher.mark()
+    watcher.mark()
+    _at(_put(live, "triton/LATE/kernel.cubin"), 1999.0)
+    _at(_put(live, "triton/NEW/kernel.cubin"), 2000.5)
+    # A copy that kept its time says nothing of when it came.
+    _at(_put(live, "triton/OLD/kernel.cubin"), 10.0)
+    found = await watcher.collect()
+    assert found.late == ("triton/LATE/kernel.cubin",)
+    assert found.identity == {"triton/NEW/kernel.cubin", "triton/OLD/kernel.cubin"}
+    assert found.compiled == 3
+
+
+async def test_kernels_that_nothing_names_have_an_identity_too(live):
+    lines: list[str] = []
+    shutil.rmtree(live)
+    watcher = _watcher(live, lines)
+    await watcher.baseline()
+    lines.append("Triton kernel JIT compilation during inference: a")
+    assert (await watcher.collect()).identity == {"unnamed"}
+    assert (await watcher.collect()).identity == frozenset()
+
+
+def _tree(live: Path) -> TreeWatch:
+    watch = TreeWatch(live, stored_families())
+    # Two looks: a folder is trusted once it was found unchanged.
+    watch.look(thorough=True)
+    watch.look(thorough=False)
+    return watch
+
+
+def test_only_folders_that_changed_are_listed(live, monkeypatch):
+    for index in range(50):
+        _put(live, f"triton/K{index}/kernel.cubin")
+    watch = _tree(live)
+    listed: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
+    _put(live, "triton/K7/kernel.json")
+    before, after = watch.look(thorough=False)
+    assert listed == [str(live / "triton/K7/")]
+    assert set(after["triton"]) - set(before["triton"]) == {"K7/kernel.json"}
+
+
+def test_a_file_that_came_in_the_same_tick_as_the_last_look_is_not_lost(live):
+    _put(live, "triton/K/a.cubin")
+    watch = TreeWatch(live, stored_families())
+    watch.look(thorough=True)
+    status = (live / "triton/K").stat()
+    _put(live, "triton/K/b.cubin")
+    os.utime(live / "triton/K", ns=(status.st_atime_ns, status.st_mtime_ns))
+    before, after = watch.look(thorough=False)
+    assert set(after["triton"]) - set(before["triton"]) == {"K/b.cubin"}
+
+
+def test_a_file_written_over_in_its_place_is_seen_by_a_thorough_look(live):
+    watch = _tree(live)
+    (live / "triton/AAAA/kernel.cubin").write_bytes(b"another kernel")
+    assert watch.look(thorough=False) == ({}, {})
+    before, after = watch.look(thorough=True)
+    assert before["triton"] != after["triton"]
+
+
+def test_a_folder_that_went_takes_its_files_along(live):
+    watch = _tree(live)
+    shutil.rmtree(live / "triton/AAAA")
+    assert watch.look(thorough=False)[0]["triton"].keys() == {"AAAA/kernel.cubin"}
+    assert watch.empty

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from sidecar.errors import ProfileError
 from sidecar.warmup.choice import choose_profile
 from sidecar.warmup.features import FEATURES, fields_of
 from sidecar.warmup.planner import profile_warnings
-from sidecar.warmup.profiles import Profile, list_profiles, load_profile, profiles_directory
+from sidecar.warmup.profiles import Profile, list_profiles, load_file, load_profile, profiles_directory
 from sidecar.warmup.sizes import Limits, Sweep, integer_class, missing_classes, resolve, resolve_all
 from tests.unit.warmup_engine import FACTS, profile
 
@@ -83,6 +84,24 @@ def test_an_unknown_feature_is_refused_with_a_suggestion(tmp_path):
     assert "did you mean top_k?" in said
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("version: 2\n", "mine.yaml:5:1: version: this file is of version 2, and this program knows versions up to 1"),
+        ("version: one\n", "version: 'one' is not one of 1"),
+        ("match: {role: [prefil]}\n", "'prefil' is not one of 'both', 'prefill' or 'decode'; did you mean prefill?"),
+        ("match: {task: [embedd]}\n", "did you mean embed?"),
+        ("match: {engine_version: '>0.1,about 3'}\n", "'about 3' is no bound of a version"),
+        ("match: {modle: [x]}\n", "did you mean `model`?"),
+        ("policy: {killers: never}\n", "'never' is not one of 'leave_out' or 'send_again'"),
+        ("polcy: {}\n", "did you mean `policy`?"),
+        ("search: {gapp: 1}\n", "did you mean `gap`?"),
+    ],
+)
+def test_a_section_that_says_something_wrong_is_refused_with_a_hint(tmp_path, text, part):
+    assert part in _problem(tmp_path, GOOD + text)
+
+
 def test_every_problem_of_a_profile_is_told_at_once(tmp_path):
     said = _problem(tmp_path, "steps:\n  - kind: decode\n    batch: [0, max_seqs]\n").splitlines()
     assert len(said) == 3
@@ -107,6 +126,36 @@ def test_every_problem_of_a_profile_is_told_at_once(tmp_path):
 )
 def test_a_file_that_is_no_profile_is_refused_with_a_sentence(tmp_path, text, part):
     assert part in _problem(tmp_path, text)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/dev/stdin"])
+def test_what_is_no_plain_file_is_never_read(path):
+    with pytest.raises(ProfileError, match=r"not a plain file|can't be read"):
+        load_file(Path(path))
+
+
+def test_a_pipe_does_not_hold_the_reader(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ProfileError, match="not a plain file"):
+        load_file(tmp_path / "pipe.yaml")
+
+
+def test_a_file_beyond_all_measure_is_not_read_to_its_end(tmp_path):
+    path = tmp_path / "large.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 33)
+    with pytest.raises(ProfileError, match="larger than"):
+        load_file(path)
+
+
+def test_anchors_that_stand_for_billions_of_values_are_refused(tmp_path):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]" for number in range(1, 10)]
+    assert "more than 100000 values" in _problem(tmp_path, "\n".join(lines))
+
+
+def test_nesting_without_an_end_is_refused(tmp_path):
+    assert "mine.yaml" in _problem(tmp_path, "[" * 100_000)
 
 
 def test_two_steps_of_one_name_are_refused(tmp_path):
@@ -137,8 +186,10 @@ def test_a_broken_profile_does_not_hide_the_others(tmp_path):
     [
         ("sm90", "sm90", "made for sm90"),
         ("cpu", "cpu", "made for cpu"),
-        ("sm100", "sm90", "nearest lower"),
-        ("sm80", "cpu", "none for sm80 or below"),
+        ("sm100", "sm100", "made for sm100"),
+        ("sm87", "sm86", "sm86 is the nearest lower"),
+        ("sm110", "sm103", "sm103 is the nearest lower"),
+        ("sm75", "cpu", "none for sm75 or below"),
         ("", "cpu", "WARMUP_SM"),
     ],
 )
@@ -146,12 +197,6 @@ def test_the_nearest_lower_sm_version_is_chosen_and_cpu_where_there_is_none(sm, 
     choice = choose_profile(sm, FACTS)
     assert choice.profile.name == name
     assert part in choice.sentence
-
-
-def test_a_profile_for_another_kv_cache_is_not_chosen(tmp_path):
-    (tmp_path / "plain.yaml").write_text("match: {sm: [sm90]}\n" + GOOD)
-    (tmp_path / "fp8.yaml").write_text("match: {sm: [sm90], kv_cache_dtype: [fp8]}\n" + GOOD)
-    assert choose_profile("sm90", FACTS, tmp_path).profile.name == "plain"
 
 
 def test_no_usable_profile_is_an_error_that_says_what_is_wrong(tmp_path):

@@ -175,13 +175,17 @@ class KernelModel:
         self._new += 1
         return self._stall_s
 
+    def mark(self) -> None:
+        """Files never come late here."""
+
     async def baseline(self) -> Evidence:
         self._new = 0
         return Evidence(empty=self.empty, blind=self.blind)
 
-    async def collect(self) -> Evidence:
+    async def collect(self, *, thorough: bool = False) -> Evidence:
         new, self._new = self._new, 0
-        return Evidence(kernels={"triton": new} if new else {}, empty=self.empty, blind=self.blind)
+        names = tuple(f"triton/{each}" for each in self.names[-new:]) if new else ()
+        return Evidence({"triton": new} if new else {}, names=names, empty=self.empty, blind=self.blind)
 
 
 def nothing_compiles(request: CompletionRequest) -> object:
@@ -190,6 +194,11 @@ def nothing_compiles(request: CompletionRequest) -> object:
 
 
 def profile(*steps: dict[str, Any], **fields: Any) -> Profile:
-    """Make a profile of these steps; small and without draws unless told otherwise."""
-    defaults: dict[str, Any] = {"description": "test", "name": "test", "converge": {"random_draws": 0}}
+    """Make a profile of these steps; small, without draws and search unless told otherwise."""
+    defaults: dict[str, Any] = {
+        "description": "test",
+        "name": "test",
+        "converge": {"random_draws": 0},
+        "search": {"enabled": False},
+    }
     return Profile.model_validate({**defaults, "steps": list(steps), **fields})

@@ -1,0 +1,62 @@
+"""What plots show: rows of a label, a bar's length and a text; of how values are spread, and over time.
+
+Draws nothing; bars are drawn by the command that shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sidecar.bench.durations import duration
+
+#: Rows of a plot: two of them and the tables fit on a screen.
+ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row: `share` of the full width, 0 to 1."""
+
+    label: str
+    share: float
+    text: str
+
+
+def histogram(seconds: Sequence[float]) -> list[Bar]:
+    """Count values in ranges of equal ratio, since stalls are many times longer than what is usual."""
+    if not seconds:
+        return []
+    low, high = max(min(seconds), 1e-6), max(*seconds, 1e-6)
+    if high / low < 1.001:
+        return [Bar(f"about {duration(low)}", 1.0, str(len(seconds)))]
+    step = math.log(high / low) / ROWS
+    counts = [0] * ROWS
+    for value in seconds:
+        counts[min(ROWS - 1, int(math.log(max(value, low) / low) / step))] += 1
+    edges = [low * math.exp(step * number) for number in range(ROWS)] + [high]
+    most = max(counts)
+    return [
+        Bar(f"{duration(edges[at])} to {duration(edges[at + 1])}", count / most, str(count))
+        for at, count in enumerate(counts)
+    ]
+
+
+def over_time(started: Sequence[float], seconds: Sequence[float]) -> list[Bar]:
+    """Show the worst value of each stretch of a run, in which a stall of all streams stands out, and the median."""
+    if not started:
+        return []
+    width = max(*started, 1e-3) / ROWS
+    slots: list[list[float]] = [[] for _ in range(ROWS)]
+    for start, value in zip(started, seconds, strict=True):
+        slots[min(ROWS - 1, int(start / width))].append(value)
+    worst, digits = max(seconds), 1 if width >= 0.1 else 2
+    bars = []
+    for at, slot in enumerate(slots):
+        slot.sort()
+        text = f"{duration(slot[-1])}, median {duration(slot[len(slot) // 2])}" if slot else "none sent"
+        bars.append(
+            Bar(f"{at * width:.{digits}f} to {(at + 1) * width:.{digits}f} s", slot[-1] / worst if slot else 0.0, text)
+        )
+    return bars

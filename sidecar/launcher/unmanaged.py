@@ -1,0 +1,186 @@
+"""Looks for directories that grow while the engine runs and that nobody carries: caches of compilers nobody knows.
+
+Only names and sizes are looked at, within bounds, beside the engine; what to make of it is the sidecar's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import re
+import threading
+import time
+from typing import NamedTuple
+
+from sidecar.launcher.attempts import Attempt, Json
+from sidecar.launcher.links import expanded, temporary
+from sidecar.launcher.messages import best_effort
+
+#: The engine's start waits so long for the first look.
+FIRST_LOOK_S = 0.05
+LOOK_S = 2.0
+#: Of all places together in one look; more than that is no compiler's cache, or not ours to walk.
+ENTRIES = 50_000
+DIRECTORIES = 200
+REPORTED = 20
+NICENESS = 15
+DEPTH = 12
+
+
+class Size(NamedTuple):
+    """What lies in a directory: bytes, files, and whether all of it was seen."""
+
+    bytes: int
+    files: int
+    whole: bool
+
+
+class Look:
+    """One bounded look that passes by known places: an end in seconds from now, and how many entries may be seen."""
+
+    def __init__(self, seconds: float, known: "re.Pattern[str]") -> None:
+        self._end = time.monotonic() + seconds
+        self._left = ENTRIES
+        self._known = known
+        # A home or a /tmp may be shared with others, whose files are not the engine's.
+        self._uid = os.geteuid()
+
+    def over(self) -> bool:
+        """Count one entry, and tell whether that was one too many."""
+        self._left -= 1
+        return self._left < 0 or time.monotonic() > self._end
+
+    def size(self, folder: str, newer_than: float = 0.0) -> Size:
+        """Measure what lies below a folder; only files that were written after a time, if one is given."""
+        total = files = 0
+        pending = [(folder, 0)]
+        while pending:
+            here, depth = pending.pop()
+            with contextlib.suppress(OSError), os.scandir(here) as entries:
+                for entry in entries:
+                    if self.over():
+                        return Size(total, files, False)
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth < DEPTH and not self._known.match(entry.path):
+                            pending.append((entry.path, depth + 1))
+                    elif entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        if status.st_uid == self._uid and status.st_ctime >= newer_than:
+                            total, files = total + status.st_size, files + 1
+        return Size(total, files, True)
+
+
+class Places:
+    """Where unknown caches may grow: below HOME and TMPDIR, where the user moved a family, and configured roots."""
+
+    def __init__(self, settings: Json, environment: dict[str, str], control: str) -> None:
+        self._home = environment.get("HOME") or os.path.expanduser("~")
+        self._cache = environment.get("XDG_CACHE_HOME") or os.path.join(self._home, ".cache")
+        self._temporary = temporary(environment)
+        self._extra = settings["extra_roots"]
+        self._moved = [
+            environment[name]
+            for name, value in settings["environment"].items()
+            if os.path.isabs(environment.get(name, "")) and environment[name] != value
+        ]
+        # The live cache is looked at by the sidecar, which knows what belongs there; HOME may have been moved into it.
+        ours = [os.path.realpath(path) for path in (settings["live_cache"], control) if path]
+        self._ours = [path for path in ours if not within(os.path.realpath(self._home), path)]
+        patterns = [fnmatch.translate(self._place(place, environment)) for place in settings["not_caches"]]
+        #: Places that are known and no caches of compilers; matches nothing when there are none.
+        self.known = re.compile("|".join(patterns) or r"(?!)")
+
+    def found(self) -> dict[str, str]:
+        """Map each directory to look at to where it was found."""
+        found = {path: "extra" for path in self._extra if os.path.isdir(path) and not self._is_ours(path)}
+        found.update({path: "moved" for path in self._moved if os.path.isdir(path) and not self._is_ours(path)})
+        for folder, where, hidden in (
+            (self._cache, "home", False),
+            (self._home, "home", True),
+            (self._temporary, "tmp", False),
+        ):
+            for path in subdirectories(folder, hidden):
+                if path != self._cache and not self.known.match(path) and not self._is_ours(path):
+                    found.setdefault(path, where)
+        return dict(list(found.items())[:DIRECTORIES])
+
+    def _place(self, place: str, environment: dict[str, str]) -> str:
+        if place.startswith("~/.cache/"):
+            return os.path.join(self._cache, place[len("~/.cache/") :])
+        return expanded(place, environment)
+
+    def _is_ours(self, path: str) -> bool:
+        real = os.path.realpath(path)
+        return any(within(ours, real) or within(real, ours) for ours in self._ours)
+
+
+class Watch(threading.Thread):
+    """Looks once before the engine starts, and again while it runs; writes `unmanaged.json` when something grew."""
+
+    def __init__(self, attempt: Attempt, places: Places, every_s: float) -> None:
+        super().__init__(daemon=True)
+        self._attempt, self._places, self._every_s = attempt, places, every_s
+        self._before: dict[str, Size] = {}
+        self._seen = threading.Event()
+        self._ended = threading.Event()
+        # The kernel stamps files by a clock that is a tick behind.
+        self._began = time.time() - 0.01
+        self._written: list[Json] = []
+
+    def look_before(self) -> None:
+        """Start, and give the first look its time."""
+        with contextlib.suppress(RuntimeError):
+            self.start()
+            self._seen.wait(FIRST_LOOK_S)
+
+    def end(self) -> None:
+        """Look no more; a look that hangs is not waited for."""
+        self._ended.set()
+
+    def run(self) -> None:
+        """Look until ended."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        look = Look(FIRST_LOOK_S, self._places.known)
+        with contextlib.suppress(OSError):
+            self._before = {path: look.size(path) for path in self._places.found()}
+        self._seen.set()
+        while not self._ended.wait(self._every_s):
+            with contextlib.suppress(OSError):
+                self._again()
+
+    def _again(self) -> None:
+        look = Look(LOOK_S, self._places.known)
+        grown = [one for path, where in self._places.found().items() if (one := self._grown(look, path, where))]
+        grown = sorted(grown, key=lambda one: -int(one["bytes"]))[:REPORTED]
+        if grown != self._written and not self._ended.is_set():
+            self._written = grown
+            best_effort(self._attempt.write, "unmanaged.json", {"grown": grown})
+
+    def _grown(self, look: Look, path: str, where: str) -> Json:
+        before = self._before.get(path)
+        if before is not None and before.whole:
+            now = look.size(path)
+            size, files = now.bytes - before.bytes, now.files - before.files
+        else:
+            # Not seen before, or not all of it: then what was written since counts.
+            now = look.size(path, self._began)
+            size, files = now.bytes, now.files
+        return {"path": path, "bytes": size, "files": max(0, files), "where": where} if size > 0 else {}
+
+
+def subdirectories(folder: str, hidden: bool) -> list[str]:
+    """List the directories in a folder: those with a leading dot, or all; links are none."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return sorted(
+            entry.path
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and (entry.name.startswith(".") or not hidden)
+        )
+    return []
+
+
+def within(path: str, root: str) -> bool:
+    """Tell whether an absolute path is `root` or lies below it."""
+    return (os.path.normpath(path) + "/").startswith(os.path.normpath(root) + "/")

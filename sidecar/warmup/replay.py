@@ -1,0 +1,82 @@
+"""Replays what earlier pods had to compile, and finds out whether all of it is still there.
+
+What has to follow when it isn't is decided in `runner.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sidecar.warmup.bursts import Burst
+from sidecar.warmup.coverage import Coverage
+from sidecar.warmup.evidence import Evidence
+from sidecar.warmup.journal import Journal
+from sidecar.warmup.records import burst_id
+
+#: A look costs a scan, so that replayed bursts share one; what was compiled again is found to within so many bursts.
+BURSTS_A_LOOK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How a replay went: bursts and requests sent, and the kernels that were compiled again, by name and family."""
+
+    bursts: int = 0
+    requests: int = 0
+    lost: tuple[str, ...] = ()
+    families: Mapping[str, int] | None = None
+
+    @property
+    def compiled(self) -> int:
+        """Count the kernels that the cache had lost."""
+        return sum((self.families or {}).values())
+
+
+async def replay(journal: Journal, coverage: Coverage) -> Replayed:
+    """Send each burst that compiled something in earlier pods once, small before large."""
+    journal.phase = "replay"
+    bursts = _fitting(journal, coverage)
+    lost: list[str] = []
+    families: dict[str, int] = {}
+    requests = 0
+    for index, (name, burst) in enumerate(bursts, start=1):
+        attempt = await journal.send_blindly(burst, f"replay {index} of {len(bursts)}: {name}")
+        requests += burst.requests
+        journal.judge(attempt, name)
+        if index % BURSTS_A_LOOK == 0 or index == len(bursts):
+            _enter(await journal.look("the replay"), lost, families)
+    return Replayed(len(bursts), requests, tuple(lost), families)
+
+
+def _fitting(journal: Journal, coverage: Coverage) -> list[tuple[str, Burst]]:
+    """List what to replay: bursts of the plan as the plan has them now, others where this engine can take them."""
+    planned = {burst_id(step, burst): burst for step in journal.plan.steps for burst in step.bursts}
+    left_out = set(journal.of_state("skipped"))
+    limits, below = journal.plan.limits, journal.limits()
+    found: dict[str, tuple[str, Burst]] = {}
+    for each in coverage.matters:
+        burst = planned.get(each.name, each.burst)
+        if burst is None:
+            continue
+        longest = max(ask.prompt_tokens + ask.output_tokens for phase in burst.phases for ask in phase)
+        fits = each.name in planned or (
+            longest <= limits.max_model_len
+            and burst.concurrency <= min(limits.max_num_seqs, below.concurrency - 1)
+            and burst.tokens < below.tokens
+            and burst.longest_prompt < below.prompt
+            and (limits.kv_tokens is None or burst.tokens <= limits.kv_tokens)
+        )
+        if fits and each.name not in left_out:
+            # What was drawn at random has the same names in every pod.
+            found[each.name if each.name in planned else repr(burst)] = (each.name, burst)
+    return sorted(found.values(), key=lambda each: each[1].tokens)
+
+
+def _enter(evidence: Evidence, lost: list[str], families: dict[str, int]) -> None:
+    lost.extend(evidence.names)
+    for family, count in evidence.kernels.items():
+        families[family] = families.get(family, 0) + count
+    unnamed = evidence.compiled - sum(evidence.kernels.values())
+    if unnamed > 0:
+        families["unknown"] = families.get("unknown", 0) + unnamed

@@ -1,0 +1,105 @@
+"""What facts foretell before the engine starts: each place that can't be written, each compiler that is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.caches.preflight import FIRST_CUDA, needs_cache, sentences
+from sidecar.gpu import sm
+from sidecar.launcher.preflight import is_writable, written_places
+from tests.fakes.live_cache import facts
+
+WHOLE: dict[str, Any] = {"nvcc": "13.0.88", "cxx": "g++ 13"}
+
+
+def said(**changes: Any) -> str:
+    """Join what is said of these facts."""
+    return " ".join(sentences(facts(**{"toolchain": WHOLE, **changes})))
+
+
+def test_nothing_is_said_where_all_is_well() -> None:
+    places = [
+        {"what": "HOME", "path": "/root", "writable": True},
+        {"what": "shared memory", "path": "/dev/shm", "writable": True, "size": 100, "free": 90},
+    ]
+    assert said(places=places) == ""
+
+
+@pytest.mark.parametrize(
+    ("what", "advice"),
+    [
+        ("HOME", "give the engine's user a HOME"),
+        ("VLLM_CONFIG_ROOT", "VLLM_NO_USAGE_STATS=1"),
+        ("TMPDIR", "emptyDir at /tmp"),
+        ("flashinfer_cubin", "FLASHINFER_CUBIN_DIR"),
+        ("TRITON_CACHE_DIR", "that variable is left out"),
+    ],
+)
+def test_a_place_that_cant_be_written_is_named_with_the_user_and_what_to_do(what: str, advice: str) -> None:
+    found = said(places=[{"what": what, "path": "/there", "writable": False}], uid=1000800000)
+    assert f"/there ({what}) can't be written by uid 1000800000" in found
+    assert advice in found
+
+
+def test_shared_memory_full_of_left_overs_is_told() -> None:
+    place = {"what": "shared memory", "path": "/dev/shm", "writable": True, "size": 64_000_000, "free": 2_000_000}
+    assert "2 of 64 MB left" in said(places=[place])
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "missing"),
+    [
+        ({"nvcc": None, "cxx": None}, "no C++ compiler and no nvcc"),
+        ({"nvcc": "13.0", "cxx": None}, "no C++ compiler:"),
+        (WHOLE, ""),
+    ],
+)
+def test_an_image_without_compilers_can_only_run_what_is_restored(toolchain: dict[str, Any], missing: str) -> None:
+    found = needs_cache(facts(toolchain=toolchain))
+    assert missing in found
+    assert bool(found) is bool(missing)
+    assert needs_cache(facts(toolchain={}, gpus=[])) == ""
+
+
+def test_a_toolkit_too_old_for_the_gpu_is_told() -> None:
+    gpus = [{"name": "NVIDIA RTX 5090", "index": 0, "sm": "sm120"}]
+    assert "needs CUDA 12.8 or newer" in said(gpus=gpus, toolchain={"nvcc": "12.6.20", "cxx": "g++"})
+    assert said(gpus=gpus, toolchain={"nvcc": "12.8.61", "cxx": "g++"}) == ""
+
+
+def test_every_sm_version_in_the_table_of_toolkits_is_a_known_one() -> None:
+    assert set(FIRST_CUDA) <= {one.name for one in sm.TABLE}
+
+
+@pytest.mark.parametrize("odd", [{}, {"places": 3, "toolchain": 7, "gpus": "x"}, {"places": [None, 4], "gpus": [3]}])
+def test_facts_of_unexpected_shape_say_nothing(odd: dict[str, Any]) -> None:
+    assert sentences(odd) == []
+
+
+def test_every_place_the_engine_writes_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "site/flashinfer_cubin/cubins").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    environment = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "DG_JIT_CACHE_DIR": f"{tmp_path}/file/below"}
+    caches = {"TRITON_CACHE_DIR": f"{tmp_path}/live/triton", "CUDA_CACHE_MAXSIZE": "4", "DG_JIT_CACHE_DIR": "/live/dg"}
+    found = {one["what"]: one for one in written_places(environment, caches, ["/absent", str(tmp_path / "site")])}
+    assert {what: one["writable"] for what, one in found.items() if what != "shared memory"} == {
+        "HOME": True, "cache": True, "VLLM_CONFIG_ROOT": True, "TMPDIR": True, "TRITON_CACHE_DIR": True,
+        "DG_JIT_CACHE_DIR": False, "flashinfer_cubin": True,
+    }  # fmt: skip
+    assert found["DG_JIT_CACHE_DIR"]["path"] == f"{tmp_path}/file/below"
+
+
+def test_a_directory_of_somebody_else_cant_be_written(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    tmp_path.chmod(0o755)
+    child = os.fork()
+    if not child:
+        os.setuid(64331)
+        os._exit(int(is_writable(str(tmp_path / "new"))))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert is_writable(str(tmp_path / "new"))
