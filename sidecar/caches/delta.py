@@ -65,8 +65,13 @@ def compute(
     for name, tree in snapshot.trees.items():
         stored = theirs.get(name, {})
         family = BY_NAME[name]
-        stored_entries = validity.entries(family, stored)
-        for entry, paths in validity.entries(family, tree).items():
+        live_entries = validity.entries(family, tree)
+        # Most paths are on both sides, and the pattern that tells a path's entry costs more than all else here.
+        known = {path: entry for entry, paths in live_entries.items() for path in paths}
+        stored_entries: dict[str, list[str]] = {}
+        for path in stored:
+            stored_entries.setdefault(known.get(path) or validity.entry_of(family, path), []).append(path)
+        for entry, paths in live_entries.items():
             chosen = _Choice(name, tree, stored, origin.get(name, {}), digests).of(paths, stored_entries.get(entry, []))
             if chosen and is_whole(family, entry, paths):
                 delta.added.setdefault(name, []).extend(chosen)
