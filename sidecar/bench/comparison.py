@@ -142,7 +142,7 @@ def _stretches(report: Report) -> list[float]:
         return []
     made = [0.0] * STRETCHES
     for start, ttft, end, tokens in zip(columns.started_s, columns.ttft_s, ends, columns.tokens, strict=True):
-        begin = min(start + ttft, end)
+        begin = min(start + (ttft or 0.0), end)
         first, last = (min(STRETCHES - 1, int(at / width)) for at in (begin, end))
         for at in range(first, last + 1):
             overlap = min(end, (at + 1) * width) - max(begin, at * width)

@@ -17,6 +17,7 @@ from pydantic import Field
 from sidecar.bench.lag import TOLERABLE_S
 from sidecar.bench.load import Load
 from sidecar.bench.percentiles import SHARES, Tally, percentile
+from sidecar.bench.samples import Samples
 from sidecar.errors import UsageError
 
 #: A million requests make a file of about 60 MB. Bytes.
@@ -76,7 +77,7 @@ class Columns(_Part):
     """The answered requests in the order of sending; see `Samples`."""
 
     started_s: list[float]
-    ttft_s: list[float]
+    ttft_s: list[float | None]
     tpot_s: list[float | None]
     total_s: list[float]
     prompt_tokens: list[int]
@@ -119,14 +120,12 @@ def make_report(
     peak_memory_bytes: int,
 ) -> Report:
     """Sum a run up."""
-    samples, seconds = load.samples, load.seconds
-    lags = load.lag.lags
+    samples, seconds, lags = load.samples, load.seconds, load.lag.lags
     client = Client(
         loop_lag_p99_s=_rounded(lags.percentile(0.99)) if lags.count else 0.0,
         loop_lag_worst_s=_rounded(lags.worst),
         peak_memory_bytes=peak_memory_bytes,
     )
-    order = sorted(range(samples.answered), key=samples.started.__getitem__)
     return Report(
         about=dict(about),
         settings=dict(settings),
@@ -136,12 +135,7 @@ def make_report(
         sent=load.sent,
         answered=samples.answered,
         errors={kind: Errors(count=each.count, first=each.first) for kind, each in sorted(samples.failures.items())},
-        figures=Figures(
-            ttft_s=_spread(samples.ttft),
-            tpot_s=_spread(samples.tpot),
-            itl_s=_spread_of(samples.gaps),
-            total_s=_spread(samples.total),
-        ),
+        figures=_figures(samples),
         rates=Rates(
             requests_per_s=_rate(samples.answered, seconds),
             prompt_tokens_per_s=_rate(sum(samples.prompt_tokens), seconds),
@@ -150,15 +144,29 @@ def make_report(
         mean_concurrency=round(_rate(sum(samples.total), seconds), 2),
         busiest=load.busiest,
         client=client,
-        notes=[*notes, *_doubts(client, samples.answered)],
-        samples=Columns(
-            started_s=[_rounded(samples.started[at]) for at in order],
-            ttft_s=[_rounded(samples.ttft[at]) for at in order],
-            tpot_s=[None if math.isnan(samples.tpot[at]) else _rounded(samples.tpot[at]) for at in order],
-            total_s=[_rounded(samples.total[at]) for at in order],
-            prompt_tokens=[samples.prompt_tokens[at] for at in order],
-            tokens=[samples.tokens[at] for at in order],
-        ),
+        notes=[*notes, *_doubts(client, samples)],
+        samples=_columns(samples),
+    )
+
+
+def _figures(samples: Samples) -> Figures:
+    return Figures(
+        ttft_s=_spread(samples.ttft),
+        tpot_s=_spread(samples.tpot),
+        itl_s=_spread_of(samples.gaps),
+        total_s=_spread(samples.total),
+    )
+
+
+def _columns(samples: Samples) -> Columns:
+    order = sorted(range(samples.answered), key=samples.started.__getitem__)
+    return Columns(
+        started_s=[_rounded(samples.started[at]) for at in order],
+        ttft_s=[None if math.isnan(samples.ttft[at]) else _rounded(samples.ttft[at]) for at in order],
+        tpot_s=[None if math.isnan(samples.tpot[at]) else _rounded(samples.tpot[at]) for at in order],
+        total_s=[_rounded(samples.total[at]) for at in order],
+        prompt_tokens=[samples.prompt_tokens[at] for at in order],
+        tokens=[samples.tokens[at] for at in order],
     )
 
 
@@ -179,13 +187,15 @@ def read_report(path: Path) -> Report:
         raise UsageError(f"{path} is no run of bench ({what}); name a file that `bench --json` wrote.") from error
 
 
-def _doubts(client: Client, answered: int) -> list[str]:
-    found = []
+def _doubts(client: Client, samples: Samples) -> list[str]:
+    found, answered = [], samples.answered
     if client.loop_lag_p99_s > TOLERABLE_S:
         found.append(
             f"This client came {client.loop_lag_p99_s * 1000:.0f} ms late to its sockets in one of a hundred looks: "
             "times include that. Run it on a machine with more room, or with less concurrency."
         )
+    if mute := sum(map(math.isnan, samples.ttft)):
+        found.append(f"{mute} answers had tokens and no text, as models of random weights give; they have no TTFT.")
     if 0 < answered < 100:
         found.append(f"With {answered} answers, p99 is hardly more than the worst of them; send more for tails.")
     return found

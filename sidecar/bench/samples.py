@@ -33,7 +33,7 @@ class Samples:
     """Columns of one number per answered request, so that a million of them take 48 MB. Times in seconds.
 
     `started`: since the load began. `ttft`: from before the request is written to the first non-empty text in any
-    channel. `tpot`: from the first text to the last, divided by the output tokens after the first; NaN for answers of
+    channel; NaN for tokens without any text, which models of random weights give. `tpot`: from the first text to the last, divided by the output tokens after the first; NaN for answers of
     one token. `total`: to the end of the answer. `gaps`: times between pieces of text, all requests together.
     """
 
@@ -59,9 +59,8 @@ class Samples:
         if kind:
             self._fail(kind, answer)
             return False
-        assert answer.ttft_s is not None, "an answer without text is a failure"
         self.started.append(started)
-        self.ttft.append(answer.ttft_s)
+        self.ttft.append(float("nan") if answer.ttft_s is None else answer.ttft_s)
         rest = answer.tokens - 1
         self.tpot.append(sum(answer.gaps_s) / rest if rest > 0 and answer.gaps_s else float("nan"))
         self.total.append(answer.total_s)
@@ -77,9 +76,9 @@ class Samples:
 
 
 def failure_kind(answer: Completion) -> str:
-    """Name the kind of failure; empty for a good answer. An answer without any text is a failure, too."""
+    """Name the kind of failure; empty for a good answer. An answer without text or token is a failure, too."""
     if not answer.ok:
         if answer.status is not None and answer.status != 200:
             return f"HTTP {answer.status}"
         return _KINDS.get(answer.error_kind or "", "failed")
-    return "no text" if answer.ttft_s is None else ""
+    return "no text" if answer.ttft_s is None and not answer.tokens else ""

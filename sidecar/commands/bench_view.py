@@ -6,6 +6,7 @@ Nothing is measured and no difference is judged here.
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -90,7 +91,7 @@ class LiveView:
 
 def _now(load: Load) -> str:
     samples = load.samples
-    recent = samples.ttft[-RECENT:]
+    recent = [each for each in samples.ttft[-RECENT:] if not math.isnan(each)]
     median = duration(statistics.median(recent)) if recent else NOTHING
     failed = f", {samples.failed} failed" if samples.failed else ""
     return f"{samples.answered} answered{failed}, {load.running} in flight, TTFT now {median}"
@@ -116,10 +117,12 @@ def show_report(report: Report, *, to_stderr: bool) -> None:
     console.print()
     for line in _lines(report):
         console.print(line, markup=False)
-    samples = report.samples
+    columns = report.samples
+    shown = [(at, ttft) for at, ttft in zip(columns.started_s, columns.ttft_s, strict=True) if ttft is not None]
+    started, waits = [at for at, _ in shown], [ttft for _, ttft in shown]
     for title, bars in (
-        ("TTFT, number of requests", plot.histogram(samples.ttft_s)),
-        ("TTFT over the run, worst of those that were sent then", plot.over_time(samples.started_s, samples.ttft_s)),
+        ("TTFT, number of requests", plot.histogram(waits)),
+        ("TTFT over the run, worst of those that were sent then", plot.over_time(started, waits)),
     ):
         if bars:
             console.print()

@@ -170,7 +170,7 @@ def _profile(settings: Settings) -> Iterator[Finding]:
     try:
         if settings.profile == "auto":
             choice = choose_profile(settings.sm)
-            known = ", ".join(each.name for each in list_profiles() if each.profile)
+            known = ", ".join(each.name for each in list_profiles() if each.profile and not each.profile.only_extended)
             sentence = (
                 choice.sentence if settings.sm else f"Chosen by SM version when the engine runs; there are {known}."
             )

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sidecar.commands.engine_given import chosen, engine_options, given
+from sidecar.commands.engine_given import Given, chosen, engine_options, given
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, EXIT_USAGE
 
 if TYPE_CHECKING:
     from sidecar.commands.tables import Grid
     from sidecar.warmup.choice import Choice, Considered
+    from sidecar.warmup.planner import Plan
     from sidecar.warmup.profiles import Listed, Profile
 
 
@@ -162,7 +163,7 @@ def explain_(as_json: bool, **arguments: Any) -> int:
       warmup-sidecar profiles explain --sm sm90 --kv-cache-dtype fp8_e4m3
       warmup-sidecar profiles explain --url http://127.0.0.1:8000
     """
-    from sidecar.commands.plan import notes_grid, plan_json, step_grid
+    from sidecar.commands.plan import plan_json
     from sidecar.warmup.outline import estimate
     from sidecar.warmup.planner import make_plan
 
@@ -173,7 +174,13 @@ def explain_(as_json: bool, **arguments: Any) -> int:
         shown = plan_json(choice, found, plan, estimate(plan, cpu=found.sm == "cpu"))
         shown["considered"] = [_considered_json(each, choice) for each in choice.considered]
         click.echo(json.dumps(shown, indent=2))
-        return EXIT_NOT_SO if plan.unwarmed else EXIT_OK
+    else:
+        _show_decision(choice, found, plan)
+    return EXIT_NOT_SO if plan.unwarmed else EXIT_OK
+
+
+def _show_decision(choice: Choice, found: Given, plan: Plan) -> None:
+    from sidecar.commands.plan import notes_grid, step_grid
     from sidecar.commands.tables import Grid, make_console, show
 
     console = make_console()
@@ -198,7 +205,8 @@ def explain_(as_json: bool, **arguments: Any) -> int:
         ],
         console,
     )
-    return EXIT_NOT_SO if plan.unwarmed else EXIT_OK
+    if plan.unwarmed:
+        console.print(plan.unwarmed, markup=False)
 
 
 def _considered_json(each: Considered, choice: Choice) -> dict[str, Any]:

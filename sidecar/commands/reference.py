@@ -188,7 +188,7 @@ def _profiles() -> Rows:
     return [
         (
             _code(each.name),
-            ", ".join(each.profile.match.sm) or "any",
+            "others to extend" if each.profile.only_extended else ", ".join(each.profile.match.sm) or "any",
             str(len(each.profile.steps)),
             each.profile.description,
         )

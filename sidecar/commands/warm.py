@@ -158,13 +158,18 @@ def _evidence(live_cache: Path | None) -> Witness:
     class Unseen:
         """A live cache that can't be looked into: for the runner it is empty, so that flat latency counts alone."""
 
+        def mark(self) -> None:
+            pass
+
         async def baseline(self) -> Evidence:
             return Evidence(empty=True)
 
-        async def collect(self) -> Evidence:
+        async def collect(self, *, thorough: bool = False) -> Evidence:  # noqa: ARG002 - the protocol has it
             return Evidence(empty=True)
 
-    return Unseen() if live_cache is None else EvidenceWatcher(live_cache, families.stored_families())
+    if live_cache is None:
+        return Unseen()
+    return EvidenceWatcher(live_cache, families.stored_families(), wall_clock=time.time)
 
 
 def _tell(story: Story, as_json: bool) -> None:

@@ -79,11 +79,15 @@ class RestoreEnded:
 
 @dataclass(frozen=True)
 class WarmEnded:
-    """A warm-up ended: converged, exhausted, failed, disabled or engine_gone."""
+    """A warm-up ended: converged, exhausted, failed, disabled or engine_gone.
+
+    `on_unwarmed` is the profile's word on what becomes of a pod that is not converged; empty: the setting's.
+    """
 
     work: int
     outcome: str
     sentence: str = ""
+    on_unwarmed: str = ""
 
 
 @dataclass(frozen=True)

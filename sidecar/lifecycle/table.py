@@ -247,7 +247,7 @@ def _warm_ended(s: Snapshot, event: e.WarmEnded, policy: Policy) -> Result:
     s = replace(s, warm=event.outcome, warm_sentence=event.sentence)
     if event.outcome == "engine_gone":
         return _cleared(s, Phase.AWAITING_ENGINE, identity="", engine_detail=event.sentence), ()
-    if event.outcome != "converged" and policy.on_unwarmed == "hold":
+    if event.outcome != "converged" and (event.on_unwarmed or policy.on_unwarmed) == "hold":
         return replace(s, phase=Phase.SUSPENDED, suspension=Suspension.UNWARMED), ()
     after = replace(s, phase=Phase.VERIFYING, work=s.work + 1)
     return after, (e.Verify(after.work),)

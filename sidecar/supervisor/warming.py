@@ -5,6 +5,7 @@ What is sent and when it has converged is the business of `warmup`.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from sidecar import lifecycle
@@ -41,17 +42,19 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     except EngineGone as error:
         pod.board.warmup = {**pod.board.warmup, "outcome": "engine_gone", "sentence": str(error)}
         return lifecycle.WarmEnded(command.work, "engine_gone", str(error))
-    profile, why = _profile(pod, facts)
+    profile, why = await _profile(pod, facts)
     plan = make_plan(profile, facts)
     for note in plan.notes:
         pod.board.tell(f"Profile {profile.name}: {note}")
     settings = pod.settings
     policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
-    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, pod.convict())
+    convicted = pod.convict()
+    killers = convicted if profile.policy.killers == "leave_out" else frozenset[str]()
+    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, killers)
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
     result = await runner.run(lambda progress: _show(pod, progress))
     _note(pod, result)
-    return lifecycle.WarmEnded(command.work, result.outcome, result.sentence)
+    return lifecycle.WarmEnded(command.work, result.outcome, result.sentence, profile.policy.on_unwarmed or "")
 
 
 async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
@@ -97,7 +100,7 @@ async def learn(pod: Pod) -> EngineFacts:
     limits = {
         name: value
         for name, value in shown.items()
-        if name not in ("engine", "version", "model", "sources") and value is not None
+        if name not in ("engine", "version", "model", "sources") and value not in (None, [], {}, ())
     }
     pod.board.engine = {
         **pod.board.engine,
@@ -110,16 +113,16 @@ async def learn(pod: Pod) -> EngineFacts:
     return facts
 
 
-def _profile(pod: Pod, facts: EngineFacts) -> tuple[Profile, str]:
+async def _profile(pod: Pod, facts: EngineFacts) -> tuple[Profile, str]:
     """Take the profile that was asked for; one that can't be used costs a notice, and the choice by SM counts."""
     wanted = pod.settings.profile
     if wanted != "auto":
         try:
-            profile = load_profile(wanted)
+            profile = await asyncio.to_thread(load_profile, wanted)
             return profile, f"Profile {profile.name}, named by WARMUP_PROFILE"
         except ProfileError as error:
             pod.degrade(f"WARMUP_PROFILE={wanted} can't be used, the SM version chooses instead: {error}")
-    choice = choose_profile(pod.sm_version, facts)
+    choice = await asyncio.to_thread(choose_profile, pod.sm_version, facts)
     return choice.profile, choice.sentence.rstrip(".")
 
 

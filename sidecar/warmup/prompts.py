@@ -5,7 +5,9 @@ Knows the shape of a request and nothing of when it is sent.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +17,9 @@ from sidecar.engines.protocol import CompletionRequest
 from sidecar.warmup.asks import addressed
 from sidecar.warmup.bursts import Ask, Burst
 
+#: So many requests of a burst are streamed, which tells when the first token came; of the others only the end is. A step
+#: of 512 streams is 512 events at once, which hold the event loop for longer than probes should wait.
+STREAMED = 64
 #: A request that is yet to be made.
 Draft: TypeAlias = Callable[[], CompletionRequest]
 #: Random ids are drawn once and cut from a pool: a prompt of 100,000 tokens then costs a copy, not 100,000
@@ -76,14 +81,23 @@ class PromptSource:
         """
         longest = max(ask.prefix_tokens for phase in burst.phases for ask in phase)
         prefix, salt = self.tokens(longest) if longest else (), self.salt()
-        return [
-            [
-                functools.partial(self._request, ask, prefix, salt if ask.prefix_tokens else None, deadline_s)
-                for ask in phase
-                for _ in range(ask.count)
-            ]
-            for phase in burst.phases
-        ]
+        every = 1 if burst.then == "after_first_token" else math.ceil(burst.concurrency / STREAMED)
+        found: list[list[Draft]] = []
+        for phase in burst.phases:
+            asks = [ask for ask in phase for _ in range(ask.count)]
+            found.append(
+                [
+                    functools.partial(
+                        self._request,
+                        ask if index % every == 0 or not ask.stream else dataclasses.replace(ask, stream=False),
+                        prefix,
+                        salt if ask.prefix_tokens else None,
+                        deadline_s,
+                    )
+                    for index, ask in enumerate(asks)
+                ]
+            )
+        return found
 
     def requests(self, burst: Burst, deadline_s: float) -> list[list[CompletionRequest]]:
         """Make all requests of a burst at once, a list for each phase."""

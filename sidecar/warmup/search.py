@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sidecar.warmup.bursts import Ask, Burst, single
 from sidecar.warmup.journal import Journal
@@ -29,6 +29,17 @@ BATCH_PROMPT = 16
 ARRIVAL_STEPS = 8
 #: Lengths around one that compiled, as factors: half an octave to either side.
 AROUND = (0.7, 1.4)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A burst to try: either `size` on a scale, or one around what compiled, `generation` steps away from it."""
+
+    name: str
+    burst: Burst
+    generation: int = 0
+    scale: Scale | None = None
+    size: int = 0
 
 
 class Searcher:
@@ -64,11 +75,18 @@ class Searcher:
         self._tried: set[tuple[object, ...]] = set()
 
     def _crowd(self, wanted: int) -> int:
-        """Clip a batch to what fits: n requests of a staircase hold about n x (prompt + half the stairs) tokens."""
-        wanted = max(1, min(wanted, self._most))
-        while wanted > 1 and not self._fits(_staircase(1, wanted)):
-            wanted = wanted * 3 // 4
-        return wanted
+        """Clip a batch to the engine's sequences and to what the KV cache holds of short requests."""
+        each = BATCH_PROMPT + PROBE_OUTPUT + ARRIVAL_STEPS
+        return int(max(1, min(wanted, self._most, self._room // each)))
+
+    def _batch(self, size: int) -> Probe:
+        """Meet all batches by one staircase; where the engine has no room for one, this batch alone."""
+        stairs = _staircase(self.batches.low, self.batches.high)
+        if self._fits(stairs):
+            return Probe(BATCHES, stairs, scale=self.batches)
+        output = max(1, min(PROBE_OUTPUT + ARRIVAL_STEPS, self._limits.max_model_len // 2))
+        ask = Ask(size, min(BATCH_PROMPT, max(1, self._limits.max_model_len - output)), output)
+        return Probe(f"{BATCHES}: {size}", single(f"{size} at once", ask), 0, self.batches, size)
 
     def _fits(self, burst: Burst) -> bool:
         longest = max(ask.prompt_tokens + ask.output_tokens for phase in burst.phases for ask in phase)
@@ -93,37 +111,38 @@ class Searcher:
             for size in sizes.get(scale.name, ()):
                 scale.visit(size)
 
-    def next(self) -> tuple[str, int, Burst] | None:
-        """Give the next burst with its name and generation; None when everything is covered."""
+    def next(self) -> Probe | None:
+        """Give what to send next; None when everything is covered."""
         while self._around:
             generation, burst = self._around.popleft()
             shape = _shape(burst)
             if shape not in self._tried:
                 self._tried.add(shape)
-                return f"around what compiled: {burst.key}", generation, burst
-        if self.batches.next() is not None:
-            return BATCHES, 0, _staircase(self.batches.low, self.batches.high)
-        size = self.tokens.next()
+                return Probe(f"around what compiled: {burst.key}", burst, generation)
+        size = self.batches.next()
         if size is not None:
-            return f"{TOKENS}: {size}", 0, self._probe(size)
-        for count, scale in self.together.items():
+            return self._batch(size)
+        for count, scale in ((1, self.tokens), *self.together.items()):
             size = scale.next()
             if size is not None:
-                return f"{scale.name}: {size}", 0, self._probe(size, count)
+                return Probe(f"{scale.name}: {size}", self._probe(size, count), 0, scale, size)
         return None
 
-    def sent(self, name: str, generation: int, burst: Burst, names: Iterable[str]) -> None:
+    def sent(self, probe: Probe, names: Iterable[str]) -> None:
         """Note the outcome of what `next` gave, so that it is not given again."""
-        if name == BATCHES:
-            for size in range(self.batches.low, self.batches.high + 1):
-                self.batches.visit(size)
-            if names:
-                self._around.extend((1, each) for each in self._surroundings(burst))
-        elif generation:
-            self.learn(burst, names, generation)
+        if probe.scale is None:
+            self.learn(probe.burst, names, probe.generation)
+        elif not probe.size:
+            for size in range(probe.scale.low, probe.scale.high + 1):
+                probe.scale.visit(size)
         else:
-            scale = self.tokens if name.startswith(f"{TOKENS}:") else self.together[burst.concurrency]
-            scale.visit(sum(ask.count * ask.prompt_tokens for ask in burst.phases[0]), names)
+            probe.scale.visit(probe.size, names)
+
+    def put_back(self, probe: Probe) -> None:
+        """Take back what was not sent after all; what lies on a scale is open as long as it isn't visited."""
+        if probe.scale is None:
+            self._tried.discard(_shape(probe.burst))
+            self._around.appendleft((probe.generation, probe.burst))
 
     def open_points(self) -> tuple[str, ...]:
         """Name the ranges that are not covered, widest first."""
@@ -191,27 +210,33 @@ class Searcher:
 async def search(journal: Journal, searcher: Searcher, until: float) -> bool:
     """Send what the searcher names until everything is covered or `until` (monotonic seconds). Say whether it is."""
     journal.phase = "search"
-    while (found := searcher.next()) is not None:
-        if journal.clock() >= until or journal.searched + found[2].requests > searcher.terms.max_requests:
+    while (probe := searcher.next()) is not None:
+        if journal.clock() >= until or journal.searched + probe.burst.requests > searcher.terms.max_requests:
+            searcher.put_back(probe)
             return False
-        name, generation, burst = found
-        attempt, evidence = await journal.send(burst, f"search, {name}")
-        journal.searched += burst.requests
-        journal.judge(attempt, f"search, {name}")
-        searcher.sent(name, generation, burst, evidence.identity)
+        name = f"search, {probe.name}"
+        attempt, evidence = await journal.send(probe.burst, name)
+        journal.searched += probe.burst.requests
+        journal.judge(attempt, name)
+        searcher.sent(probe, evidence.identity)
     return True
 
 
 def _staircase(low: int, high: int) -> Burst:
-    """Make requests that end one step after another, so that every batch from the largest to the smallest is met."""
+    """Make requests that end one after another, so that every batch from the largest to the smallest is met.
+
+    The last to come ends last, and a step lies between two ends: some reach the engine a step later than others.
+    """
     first = PROBE_OUTPUT + ARRIVAL_STEPS + high // 8
-    stairs = [Ask(1, BATCH_PROMPT, first + step) for step in range(1, high - low + 1)]
-    return single(f"{low} to {high} at once", Ask(low, BATCH_PROMPT, first + high - low + 1), *stairs)
+    stairs = [Ask(1, BATCH_PROMPT, first + 2 * step) for step in range(high - low)]
+    return single(f"{low} to {high} at once", *stairs, Ask(low, BATCH_PROMPT, first + 2 * (high - low)))
 
 
 def _half_octaves(low: int, high: int) -> list[int]:
     """List the sizes 2, 3, 4, 6, 8, 12, 16 ... within limits, ending with the upper one."""
-    found = {size for power in range(high.bit_length()) for size in (1 << power, 3 << power >> 1) if low <= size <= high}
+    found = {
+        size for power in range(high.bit_length()) for size in (1 << power, 3 << power >> 1) if low <= size <= high
+    }
     return sorted(found | ({high} if high >= low else set()))
 
 

@@ -35,9 +35,9 @@ class Sent:
 
     @property
     def slowest_s(self) -> float | None:
-        """Give the slowest time to first token in seconds; to the whole answer where it isn't streamed."""
-        waits = [each.total_s if each.ttft_s is None else each.ttft_s for each in self.completions if each.ok]
-        return max(waits, default=None)
+        """Give the slowest time to first token in seconds; to the whole answer where none was streamed."""
+        waits = [each.ttft_s for each in self.completions if each.ok and each.ttft_s is not None]
+        return max(waits or [each.total_s for each in self.completions if each.ok], default=None)
 
 
 class Traffic:

@@ -27,7 +27,13 @@ KINDS = {
 #: What an engine that only reads prompts has no use for.
 GENERATION = {"decode", "mixed", "speculative"}
 SM_VERSIONS = ("cpu", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121")
-VARIANTS = {"fp8-kv": "kv_cache_dtype", "bf16": "quantization", "nvfp4": "quantization", "prefill": "role", "decode": "role"}
+VARIANTS = {
+    "fp8-kv": "kv_cache_dtype",
+    "bf16": "quantization",
+    "nvfp4": "quantization",
+    "prefill": "role",
+    "decode": "role",
+}
 HOPPER = EngineFacts(
     engine="vllm",
     version="0.32.0",
@@ -83,9 +89,7 @@ def test_every_step_of_a_shipped_profile_is_explained_by_a_comment_above_it(path
             before = [each.strip() for each in lines[:number] if each.strip()]
             same_kind = re.match(r"\s*- kind: (\w+)", line)
             explained = before[-1].startswith("#") or any(
-                each.strip() == f"- kind: {same_kind[1]}"
-                for each in lines[max(0, number - 9) : number]
-                if same_kind
+                each.strip() == f"- kind: {same_kind[1]}" for each in lines[max(0, number - 9) : number] if same_kind
             )
             assert explained, f"{path.name}:{number + 1}"
 
@@ -150,9 +154,7 @@ def test_where_deepgemm_is_at_work_what_stalled_when_it_was_measured_is_visited(
 
 def test_the_hopper_profile_sweeps_token_counts_up_to_a_full_step_and_beyond():
     plan = make_plan(load_file(CHECKOUT / "warmup_profiles" / "sm90.yaml"), HOPPER)
-    lengths = sorted(
-        {burst.longest_prompt for step in plan.steps if step.kind == "prefill" for burst in step.bursts}
-    )
+    lengths = sorted({burst.longest_prompt for step in plan.steps if step.kind == "prefill" for burst in step.bursts})
     within = [each for each in lengths if each <= 8192]
     assert len(within) >= 80
     assert {8192, 8193} <= set(lengths)

@@ -26,6 +26,10 @@ from tests.fakes.kernel_model import FOLDER, KernelModel, features_of
 STALL_S = 0.02
 
 
+#: An idle engine looks into its queue once in so many seconds.
+TOGETHER_S = 0.0001
+
+
 class BatchDriver:
     """Runs the steps of one engine as long as there is something to do. `scale` multiplies every duration."""
 
@@ -53,6 +57,8 @@ class BatchDriver:
         await ended
 
     async def _run(self) -> None:
+        # What arrives together shares the first step, in whatever order its tasks are run.
+        await asyncio.sleep(TOGETHER_S)
         while (made := self.batching.step()) is not None:
             step, features = made
             fresh = self.model.run(step, features)

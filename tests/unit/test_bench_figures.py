@@ -61,6 +61,13 @@ def test_an_answer_of_one_token_has_no_tpot_and_is_answered():
     assert math.isnan(samples.tpot[0])
 
 
+def test_tokens_without_readable_text_are_an_answer_without_a_ttft():
+    samples = Samples()
+    assert samples.take(0.0, answer(ttft_s=None, gaps_s=()))
+    assert math.isnan(samples.ttft[0])
+    assert samples.failures == {}
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

@@ -174,7 +174,7 @@ def test_only_folders_that_changed_are_listed(live, monkeypatch):
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or scandir(path))
     _put(live, "triton/K7/kernel.json")
     before, after = watch.look(thorough=False)
-    assert listed == [str(live / "triton/K7/")]
+    assert [Path(each) for each in listed] == [live / "triton/K7"]
     assert set(after["triton"]) - set(before["triton"]) == {"K7/kernel.json"}
 
 

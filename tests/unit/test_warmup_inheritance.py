@@ -151,7 +151,9 @@ def test_a_parent_that_can_not_be_had_is_an_error_with_its_place(tmp_path, text,
 
 
 def test_profiles_that_extend_each_other_in_a_circle_are_refused_by_name(tmp_path):
-    _write(tmp_path, a="description: a\nextends: b\n", b="description: b\nextends: c\n", c="description: c\nextends: a\n")
+    _write(
+        tmp_path, a="description: a\nextends: b\n", b="description: b\nextends: c\n", c="description: c\nextends: a\n"
+    )
     with pytest.raises(ProfileError, match=r"c\.yaml:2:10: .*circle: a → b → c → a"):
         load_file(tmp_path / "a.yaml")
 

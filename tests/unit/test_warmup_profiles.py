@@ -217,6 +217,5 @@ def test_profiles_are_frozen():
 def test_every_feature_has_fields():
     assert all(fields_of(feature) for feature in FEATURES)
     assert (
-        "temperature"
-        in Profile.model_json_schema()["$defs"]["SamplingStep"]["properties"]["features"]["items"]["enum"]
+        "temperature" in Profile.model_json_schema()["$defs"]["SamplingStep"]["properties"]["features"]["items"]["enum"]
     )
