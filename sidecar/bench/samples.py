@@ -33,8 +33,9 @@ class Samples:
     """Columns of one number per answered request, so that a million of them take 48 MB. Times in seconds.
 
     `started`: since the load began. `ttft`: from before the request is written to the first non-empty text in any
-    channel; NaN for tokens without any text, which models of random weights give. `tpot`: from the first text to the last, divided by the output tokens after the first; NaN for answers of
-    one token. `total`: to the end of the answer. `gaps`: times between pieces of text, all requests together.
+    channel; NaN for tokens without any text, which models of random weights give. `tpot`: from the first text to the
+    last, divided by the output tokens after the first; NaN for answers of one token. `total`: to the end of the
+    answer. `gaps`: times between pieces of text, all requests together.
     """
 
     def __init__(self) -> None:

@@ -43,6 +43,17 @@ FAMILIES: tuple[Family, ...] = (
         "vLLM's own key leaves out facts that matter, so every fact must agree.",
     ),
     Family(
+        name="warmup_coverage",
+        since="the sidecar's own",
+        directory="warmup_coverage",
+        scope="exact",
+        default_path="",
+        variables={},
+        unit=r"(.*)",
+        note="No cache of the engine: which traffic compiled what and which sizes were visited, so that the next pod replays "
+        "just that.",
+    ),
+    Family(
         name="vllm_modelinfos",
         since=SEEN_0_33,
         directory="vllm/modelinfos",

@@ -6,6 +6,7 @@ What is sent and when it has converged is the business of `warmup`.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from sidecar import lifecycle
@@ -14,9 +15,11 @@ from sidecar.engines.argv import hints_from_argv
 from sidecar.engines.protocol import EngineFacts, Hint
 from sidecar.errors import EngineGone, ProfileError
 from sidecar.supervisor.pod import Pod
+from sidecar.warmup import coverage
 from sidecar.warmup import verify as output
 from sidecar.warmup.attempts import WarmPolicy
 from sidecar.warmup.choice import choose_profile
+from sidecar.warmup.coverage import Coverage
 from sidecar.warmup.evidence import EvidenceWatcher
 from sidecar.warmup.planner import make_plan
 from sidecar.warmup.profiles import Profile, load_profile
@@ -50,11 +53,35 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
     convicted = pod.convict()
     killers = convicted if profile.policy.killers == "leave_out" else frozenset[str]()
-    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, killers)
+    known = await _coverage(pod)
+    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, killers, known)
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
     result = await runner.run(lambda progress: _show(pod, progress))
     _note(pod, result)
+    await _keep(pod, known, result.coverage)
     return lifecycle.WarmEnded(command.work, result.outcome, result.sentence, profile.policy.on_unwarmed or "")
+
+
+async def _coverage(pod: Pod) -> Coverage | None:
+    """Read what earlier pods covered, which was restored with the kernels."""
+    if not pod.live_cache:
+        return None
+    known, trouble = await asyncio.to_thread(coverage.load, coverage.coverage_path(Path(pod.live_cache)))
+    if trouble:
+        pod.board.tell(trouble, "warning")
+    return known
+
+
+async def _keep(pod: Pod, known: Coverage | None, found: Coverage | None) -> None:
+    """Put the coverage beside the kernels, to be published with them; one that says nothing new is not written."""
+    if not pod.live_cache or found is None or (known is not None and replace(found, draws=known.draws) == known):
+        return
+    try:
+        await asyncio.to_thread(found.save, coverage.coverage_path(Path(pod.live_cache)))
+    except OSError as error:
+        pod.board.tell(
+            f"What was covered can't be kept for the next pod ({error}); it starts from its profile.", "warning"
+        )
 
 
 async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:

@@ -172,9 +172,7 @@ async def test_an_engine_whose_core_died_is_gone_though_it_answers_with_500():
 
 async def test_a_request_that_the_budget_cut_off_is_no_hang():
     engine = StandInEngine(ttft_s=500)
-    attempt = await (await _attempts(engine, budget_s=30, request_timeout_s=100)).send(
-        single("x", Ask(1, 8, 4))
-    )
+    attempt = await (await _attempts(engine, budget_s=30, request_timeout_s=100)).send(single("x", Ask(1, 8, 4)))
     assert attempt.verdict == "out_of_time"
     assert now() == pytest.approx(30)
 
@@ -183,3 +181,42 @@ async def test_a_request_that_is_never_answered_is_a_hang():
     engine = StandInEngine(ttft_s=5000)
     attempt = await (await _attempts(engine, request_timeout_s=100)).send(single("x", Ask(1, 8, 4)))
     assert (attempt.verdict, attempt.reason) == ("timed_out", "warmup_timed_out")
+
+
+async def test_requests_of_a_large_burst_are_started_one_by_one_so_that_the_loop_is_never_held():
+    engine, turns = StandInEngine(), [0]
+    seen: list[int] = []
+    engine.stall = lambda _: seen.append(turns[0]) or 0.0  # type: ignore[func-returns-value]
+
+    async def turn() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(turn())
+    await _traffic(engine).send(single("x", Ask(100, 8, 1)), 10)
+    ticking.cancel()
+    assert len(set(seen)) == 100
+
+
+def test_no_prompt_is_made_before_its_request_is_sent(monkeypatch):
+    made: list[int] = []
+    tokens = PromptSource.tokens
+    monkeypatch.setattr(PromptSource, "tokens", lambda self, count: made.append(count) or tokens(self, count))
+    (drafts,) = PromptSource(random.Random(1), 32000).drafts(single("x", Ask(512, 100_000, 4)), 10)
+    assert made == []
+    assert len(drafts[0]().prompt or ()) == 100_000
+    assert made == [100_000]
+
+
+async def test_of_hundreds_of_requests_some_are_streamed_and_their_first_token_is_what_counts():
+    engine = StandInEngine(ttft_s=1, token_s=1)
+    sent = await _traffic(engine).send(single("x", Ask(512, 8, 11)), 100)
+    assert sum(request.stream for request in engine.requests) == 64
+    assert sent.slowest_s == pytest.approx(1)
+
+
+async def test_decodes_that_others_wait_for_are_all_streamed():
+    engine = StandInEngine()
+    await _traffic(engine).send(Burst("x", ((Ask(100, 8, 50),), (Ask(2, 50, 2),)), "after_first_token"), 10)
+    assert all(request.stream for request in engine.requests)
