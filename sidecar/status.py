@@ -152,6 +152,7 @@ SECTIONS: Mapping[str, str] = {
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, adopted), `sentence`, "
     "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
     "seconds, detail), "
+    "`phase` (replay, rounds, search, draws), `searched`, `open` (ranges not covered), `replayed`, `lost` (compiled again), "
     "`kernels_before_ready` and `kernels_after_ready` per family, `requests`, `seconds`.",
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
     "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",

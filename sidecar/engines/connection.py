@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from sidecar.engines.encoding import JSON_TYPE, encoded
 from sidecar.engines.protocol import HealthState
 
 #: Longest answer read from any endpoint that isn't a stream of text. Bytes.
@@ -87,7 +88,7 @@ class Connection:
 
         Raises UnansweredError.
         """
-        content = _content(body, upload)
+        content = await _json(body) if upload is None else _form(body, upload)
         return await self._whole("POST", path, timeout_s=timeout_s, key=key, kept=False, content=content, extra=headers)
 
     @asynccontextmanager
@@ -95,7 +96,7 @@ class Connection:
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = MappingProxyType({})
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Post JSON with the API key and give the open answer. Raises UnansweredError; has no deadline."""
-        content = {"json": body}
+        content = await _json(body)
         async with self._open("POST", path, key=True, kept=False, content=content, extra=headers) as (response, _):
             yield response
 
@@ -184,10 +185,13 @@ class Connection:
         return self._sessions[kept]
 
 
-def _content(body: Mapping[str, Any], upload: Upload | None) -> Mapping[str, Any]:
-    """Give the body as aiohttp takes it."""
-    if upload is None:
-        return {"json": body}
+async def _json(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give a JSON body as aiohttp takes it."""
+    return {"data": aiohttp.BytesPayload(await encoded(body), content_type=JSON_TYPE)}
+
+
+def _form(body: Mapping[str, Any], upload: Upload) -> Mapping[str, Any]:
+    """Give a form with a file as aiohttp takes it."""
     form = aiohttp.FormData({name: str(value) for name, value in body.items()})
     form.add_field(upload.field, upload.content, filename=upload.name, content_type=upload.media_type)
     return {"data": form}

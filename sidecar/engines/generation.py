@@ -50,7 +50,7 @@ def body_of(request: CompletionRequest, model: str) -> dict[str, Any]:
     if request.messages is not None:
         body["messages"] = [dict(message) for message in request.messages]
     else:
-        body["prompt"] = list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt or ""
+        body["prompt"] = request.prompt or ""
     if request.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if request.top_p is not None:

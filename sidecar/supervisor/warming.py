@@ -6,6 +6,7 @@ What is sent and when it has converged is the business of `warmup`.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,7 +111,9 @@ async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
 
 
 def _evidence(pod: Pod) -> EvidenceWatcher:
-    return EvidenceWatcher(Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines)
+    return EvidenceWatcher(
+        Path(pod.live_cache or "/nonexistent"), families.stored_families(), lambda: pod.jit_lines, time.time
+    )
 
 
 async def learn(pod: Pod) -> EngineFacts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sidecar.warmup.bursts import Ask, Burst, single
 from sidecar.warmup.journal import Journal
-from sidecar.warmup.planner import KV_SHARE, DrawLimits, Plan
+from sidecar.warmup.planner import KV_SHARE, DrawLimits, Plan, fitted
 from sidecar.warmup.search_terms import Search
 from sidecar.warmup.sizes import resolve
 from sidecar.warmup.stretches import Scale
@@ -50,6 +50,7 @@ class Searcher:
 
     def __init__(self, plan: Plan, terms: Search, below: DrawLimits) -> None:
         self.terms = terms
+        self._plan = plan
         self._limits = plan.limits
         self._below = below
         self._room = min(
@@ -64,12 +65,13 @@ class Searcher:
         fullest = min(plan.limits.max_num_batched_tokens, prompts[1] * max(1, min(crowds[1], self._most)))
         fullest = int(max(1, min(fullest, self._room - PROBE_OUTPUT * self._most, self._longest * self._most)))
         self.tokens = Scale(TOKENS, min(prompts[0], fullest), fullest, terms.gap, terms.bound)
-        self.batches = Scale(
-            BATCHES, min(crowds[0], self._crowd(crowds[1])), self._crowd(crowds[1]), terms.gap, terms.bound
-        )
+        crowd = self._crowd(crowds[1])
+        # Only an engine that generates text has steps of decodes alone.
+        decodes = crowd if plan.work is None and plan.role != "prefill" else 1
+        self.batches = Scale(BATCHES, min(crowds[0], decodes), decodes, terms.gap, terms.bound)
         self.together = {
             count: Scale(TOGETHER.format(count), min(count, fullest), fullest, TOGETHER_GAP, TOGETHER_BOUND)
-            for count in _half_octaves(2, self.batches.high)
+            for count in _half_octaves(2, crowd)
         }
         self._around: deque[tuple[int, Burst]] = deque()
         self._tried: set[tuple[object, ...]] = set()
@@ -83,10 +85,11 @@ class Searcher:
         """Meet all batches by one staircase; where the engine has no room for one, this batch alone."""
         stairs = _staircase(self.batches.low, self.batches.high)
         if self._fits(stairs):
-            return Probe(BATCHES, stairs, scale=self.batches)
+            return Probe(BATCHES, fitted(self._plan, stairs), scale=self.batches)
         output = max(1, min(PROBE_OUTPUT + ARRIVAL_STEPS, self._limits.max_model_len // 2))
         ask = Ask(size, min(BATCH_PROMPT, max(1, self._limits.max_model_len - output)), output)
-        return Probe(f"{BATCHES}: {size}", single(f"{size} at once", ask), 0, self.batches, size)
+        burst = fitted(self._plan, single(f"{size} at once", ask))
+        return Probe(f"{BATCHES}: {size}", burst, 0, self.batches, size)
 
     def _fits(self, burst: Burst) -> bool:
         longest = max(ask.prompt_tokens + ask.output_tokens for phase in burst.phases for ask in phase)
@@ -125,7 +128,8 @@ class Searcher:
         for count, scale in ((1, self.tokens), *self.together.items()):
             size = scale.next()
             if size is not None:
-                return Probe(f"{scale.name}: {size}", self._probe(size, count), 0, scale, size)
+                burst = fitted(self._plan, self._probe(size, count))
+                return Probe(f"{scale.name}: {size}", burst, 0, scale, size)
         return None
 
     def sent(self, probe: Probe, names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -127,6 +128,19 @@ def test_where_a_staircase_has_no_room_batches_are_tried_one_by_one():
     assert {name for name in names if name.startswith(BATCHES)} == {f"{BATCHES}: {size}" for size in (1, 2, 3)}
 
 
+def test_an_engine_that_only_reads_prompts_is_asked_for_one_token_and_for_no_batches_of_decodes():
+    plan = replace(make_plan(profile(PREFILL), FACTS), role="prefill")
+    sent = _drain(Searcher(plan, Search(), NO_LIMITS))
+    assert {ask.output_tokens for _, burst in sent for ask in burst.phases[0]} == {1}
+    assert sum(name.startswith(BATCHES) for name, _ in sent) == 1
+
+
+def test_an_engine_that_embeds_is_searched_with_texts_to_embed():
+    plan = replace(make_plan(profile(PREFILL), FACTS), work="embed")
+    sent = _drain(Searcher(plan, Search(), NO_LIMITS))
+    assert {getattr(ask, "work", None) for _, burst in sent for ask in burst.phases[0]} == {"embed"}
+
+
 def test_nothing_is_searched_twice():
     searcher = _searcher()
     _drain(searcher)
@@ -143,6 +157,17 @@ def test_the_surroundings_of_what_compiled_are_tried_until_they_compile_nothing(
     lengths = {burst.longest_prompt for _, burst in sent}
     assert {70, 140, 196} <= lengths
     assert all(burst.phases[0] == mixed.phases[0] for _, burst in sent)
+
+
+def test_surroundings_that_there_was_no_budget_for_stay_open():
+    searcher = _searcher()
+    _drain(searcher)
+    searcher.learn(Burst("x", ((Ask(1, 8, 8),), (Ask(1, 100, 2),)), "after_first_token"), ("k",))
+    probe = searcher.next()
+    assert probe is not None
+    searcher.put_back(probe)
+    assert "the surroundings of what compiled" in searcher.open_points()[0]
+    assert searcher.next() == probe
 
 
 def test_surroundings_that_compile_for_ever_end_after_some_rounds():
