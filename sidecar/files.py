@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import secrets
@@ -14,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sidecar.errors import FileUnreadable
 
@@ -117,7 +118,7 @@ def create_json_exclusively(path: Path, value: Mapping[str, Any], mode: int = FI
     create_exclusively(path, json_bytes(value), mode)
 
 
-def open_plain(path: Path, limit: int) -> BinaryIO:
+def open_plain(path: Path, limit: int) -> io.BufferedReader:
     """Open a plain file of at most `limit` bytes for reading. Raises FileUnreadable with a sentence, else OSError."""
     # O_NONBLOCK: a FIFO under this name must not hold the reader for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

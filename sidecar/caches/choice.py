@@ -127,3 +127,10 @@ class Choice:
         if claim is not None:
             self.claims.append(claim)
         return claim is not None
+
+
+def usable(store: DirectoryStore, known: Fingerprint, scope: KeyScope) -> Manifest | None:
+    """Say which generation of a key may be used at all, claiming nothing. Raises StoreUnavailable."""
+    request = RestoreRequest(store="", live_cache="", facts={}, attempt="", store_mode="read-only")
+    choice = Choice(request, store, known, lambda: 0.0, lambda _s: None, lambda _progress: None)
+    return choice.choose(scope, Counter())

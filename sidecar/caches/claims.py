@@ -19,7 +19,6 @@ BEAT_S = 15.0
 #: A holder whose beat has not changed for so long is gone. Clients of a network volume may see each other a minute late
 #: (Linux nfs(5): acregmax and acdirmax are 60 s), and a beat may be missed.
 TTL_S = 120.0
-EPOCH_LIMIT = 10**8
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Claims:
         claim, beat = self._read(what, epoch, HOLDER), self._read(what, epoch, BEAT)
         count = beat.get("count")
         return Seen(
-            epoch, str(claim.get("holder", "")), count if isinstance(count, int) else 0, bool(beat.get("released"))
+            epoch, _shown(claim.get("holder")), count if isinstance(count, int) else 0, bool(beat.get("released"))
         )
 
     def take(self, what: str, after: int) -> Claim | None:
@@ -87,7 +86,8 @@ class Claims:
         folder = (FOLDER, what, f"{seen.epoch:08d}")
         ages = (self._store.note_age_s(self._scope, self._key, (*folder, name)) for name in (BEAT, HOLDER))
         age = next((each for each in ages if each is not None), None)
-        return age is None or age > TTL_S
+        # A beat from the future was written before the store's clock was set back: nobody knows when.
+        return age is None or abs(age) > TTL_S
 
     def _epochs(self, what: str) -> list[int]:
         names = self._store.notes(self._scope, self._key, (FOLDER, what))
@@ -99,6 +99,11 @@ class Claims:
         except WarmupError:
             # Half-written or strange: nobody we know holds it.
             return {}
+
+
+def _shown(holder: object) -> str:
+    """Give a name from the store as a terminal may print it."""
+    return "".join(letter for letter in str(holder or "") if letter.isprintable())[:80]
 
 
 def beat(store: DirectoryStore, claim: Claim, count: int, released: bool = False) -> None:

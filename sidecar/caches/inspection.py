@@ -69,8 +69,10 @@ def listed(store: DirectoryStore) -> Iterator[Listed]:
             names = store.generations(scope, key)
             for name in names:
                 one = _one(store, scope, key, name, ends)
-                state = "quarantined" if name in quarantined and one.state != "damaged" else one.state
-                yield replace(one, state=state, claimed_by=_claimed_by(store, scope, key, name))
+                if name in quarantined and one.state != "damaged":
+                    why = str(store.quarantine_record(scope, key, name).get("reason", ""))
+                    one = replace(one, state="quarantined", detail=why)
+                yield replace(one, claimed_by=_claimed_by(store, scope, key, name))
             if not names and (maker := _claimed_by(store, scope, key, FIRST)):
                 yield Listed(scope, key, "–", "awaited", 0, 0, 0, 0.0, 0, 0, claimed_by=maker)
 
@@ -96,16 +98,17 @@ def _one(store: DirectoryStore, scope: KeyScope, key: str, name: str, ends: Mapp
 
 
 def find(store: DirectoryStore, wanted: str) -> tuple[KeyScope, str, str]:
-    """Find a generation by the beginning of its key, of its name, or of `key/name`; the newest where a key is named.
+    """Find a generation by the beginning of its key, of its name, or of both as `key/name`; the newest where a key is named.
 
     Raises NotSo when there is none, and UsageError when there are several.
     """
+    first, _, second = wanted.partition("/")
     found = [
         (scope, key, name)
         for scope in SCOPES
         for key in store.keys(scope)
         for name in store.generations(scope, key)
-        if f"{key}/{name}".startswith(wanted) or name.startswith(wanted)
+        if (key.startswith(first) and name.startswith(second)) or (not second and name.startswith(first))
     ]
     keys = {(scope, key) for scope, key, _ in found}
     if not found:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -17,6 +19,9 @@ from sidecar.errors import FormatFromTheFuture, StoreDamaged
 
 FORMAT = 1
 PATH_LIMIT = 1024
+NAME_LIMIT = 255
+# Two million files of a few kB are 100 times the largest cache that was seen; a manifest of more is no cache.
+FILES_LIMIT = 2_000_000
 SHA256 = re.compile(r"[0-9a-f]{64}")
 GENERATION_NAME = re.compile(r"(\d{8})-[0-9a-f]{16}")
 FAMILY_NAME = re.compile(r"[a-z0-9_]{1,40}")
@@ -158,7 +163,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
             key=_text(value["key"]),
             name=_text(value["name"]),
             parent=None if value["parent"] is None else _text(value["parent"]),
-            created_unix_s=float(value["created_unix_s"]),
+            created_unix_s=_time(value["created_unix_s"]),
             created_by=_text(value["created_by"]),
             packs=packs,
             files=_files(value["files"], packs),
@@ -171,7 +176,15 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
 
 def is_confined(path: str) -> bool:
     """Say whether a relative path stays below its root and is safe to create."""
-    return len(path) <= PATH_LIMIT and CONFINED.fullmatch(path) is not None
+    if len(path) > PATH_LIMIT or CONFINED.fullmatch(path) is None:
+        return False
+    if path.isascii():
+        return True
+    try:
+        # A filesystem counts bytes, and has no name for half of a surrogate pair.
+        return all(len(part) <= NAME_LIMIT for part in os.fsencode(path).split(b"/"))
+    except UnicodeEncodeError:
+        return False
 
 
 def is_confined_link(path: str, target: str) -> bool:
@@ -243,6 +256,12 @@ def _digest(value: Any) -> str:
     return value
 
 
+def _time(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= TIME_LIMIT / 1e9:
+        raise ValueError(f"{value!r:.40} is no time")
+    return float(value)
+
+
 def _pack(value: Any) -> Pack:
     return Pack(digest=_digest(value["digest"]), bytes=_size(value["bytes"]), unpacked=_size(value["unpacked"]))
 
@@ -251,7 +270,10 @@ def _files(values: Iterable[Any], packs: Iterable[Pack]) -> tuple[StoredFile, ..
     # One text for all files of a family or pack, instead of one each.
     rooms = {pack.digest: (pack.digest, pack.unpacked) for pack in packs}
     families: dict[str, str] = {}
-    return tuple([_file(value, rooms, families) for value in values])
+    found = tuple([_file(value, rooms, families) for value in islice(values, FILES_LIMIT + 1)])
+    if len(found) > FILES_LIMIT:
+        _refuse(f"lists more than {FILES_LIMIT} files")
+    return found
 
 
 def _file(value: Any, rooms: Mapping[str, tuple[str, int]], families: dict[str, str]) -> StoredFile:

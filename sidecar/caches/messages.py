@@ -32,7 +32,7 @@ REASONS = {
     "quarantined": "quarantined generations",
     "manifest": "generations with a damaged manifest",
     "condemned": "generations on which two engines died and none became ready",
-    "claimed": "generations that nobody was ready on yet and that another pod is trying",
+    "claimed": "generations that nobody was ready on yet and that are left to another pod",
     "unknown_family": "of families this version does not restore",
     "no_space": "for which the disk has no room",
 }

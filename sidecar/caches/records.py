@@ -16,8 +16,9 @@ from typing import Any
 
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.live_cache import make_directory
+from sidecar.caches.manifest import generation_name, sequence_of
 from sidecar.caches.volume import Volume
-from sidecar.errors import StoreDamaged, StoreUnavailable
+from sidecar.errors import StoreDamaged, StoreUnavailable, WarmupError
 from sidecar.files import create_folder_exclusively, write_durably
 
 VERSION = "v1"
@@ -29,7 +30,15 @@ class Records(Volume):
 
     def quarantined(self, scope: KeyScope, key: str) -> set[str]:
         """Name the generations of a key that must not be restored."""
-        return {name.removesuffix(".json") for name in self._names(self._key(scope, key) / "quarantine")}
+        names = (name.removesuffix(".json") for name in self._names(self._key(scope, key) / "quarantine"))
+        # As with generations: a number that nobody gave must not be where counting goes on.
+        return {name for name in names if name == generation_name(scope, key, sequence_of(name))}
+
+    def quarantine_record(self, scope: KeyScope, key: str, name: str) -> dict[str, Any]:
+        """Read why a generation is quarantined; empty when it is not, or the record can't be read."""
+        with contextlib.suppress(WarmupError):
+            return self.read_note(scope, key, ("quarantine", f"{name}.json")) or {}
+        return {}
 
     def record_boot(self, scope: KeyScope, key: str, boot: str, record: Mapping[str, Any]) -> None:
         """Record once how a boot with a generation of this key went. `boot` is the attempt."""
@@ -87,11 +96,14 @@ class Records(Volume):
             shutil.rmtree(self._note(scope, key, folder), ignore_errors=True)
 
     def note_age_s(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> float | None:
-        """Give how long ago a record was written, in seconds of the store's own clock; None when there is none."""
+        """Give how long ago a record was written, in seconds of the store's own clock; None when there is none.
+
+        Below 0 when that clock was set back since.
+        """
         path = self._note(scope, key, place)
         with self._writing("look at its clock"):
             try:
-                return max(0.0, self._time(path.parent) - path.stat().st_mtime)
+                return self._time(path.parent) - path.stat().st_mtime
             except FileNotFoundError:
                 return None
 
@@ -100,14 +112,16 @@ class Records(Volume):
         self._record(self._key(scope, key) / "quarantine", name, record)
 
     def release(self, scope: KeyScope, key: str, name: str) -> bool:
-        """Take a quarantine back; False when there was none."""
-        path = self._key(scope, key) / "quarantine" / f"{name}.json"
+        """Take a quarantine back, and the deaths that would condemn the generation without one; False when there was neither."""
+        folder = self._key(scope, key)
+        deaths = [found for found in self._names(folder / "boots") if found.startswith(f"{name}.died.")]
+        released = 0
         with self._writing("take a quarantine back"):
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                return False
-        return True
+            for path in (folder / "quarantine" / f"{name}.json", *(folder / "boots" / each for each in deaths)):
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                    released += 1
+        return released > 0
 
     def _note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> Path:
         return self._key(scope, key).joinpath(*place)

@@ -132,8 +132,7 @@ class _Restore:
         near = nearest(store, self._owned.known) if self._misses_exact() else None
         wanted = self._wanted()
         if wanted:
-            self._check_room(wanted)
-            self._stage(store, wanted)
+            self._stage(store, self._with_room(wanted))
         return self._ended(near)
 
     def failed(self, sentence: str) -> RestoreResult:
@@ -178,15 +177,21 @@ class _Restore:
             return "excluded"
         return "left_out" if is_left_out(family, file.path) else ""
 
-    def _check_room(self, wanted: list[StoredFile]) -> None:
-        needed = bytes_needed(wanted) + SPARE_BYTES
-        room = self._tools.free(Path(self._request.live_cache))
-        if needed > room:
-            self._staged.rejected["no_space"] += len(wanted)
+    def _with_room(self, wanted: list[StoredFile]) -> list[StoredFile]:
+        """Leave out the larger scope where both don't fit. Raises LiveCacheUnusable when none does."""
+        room = self._tools.free(Path(self._request.live_cache)) - SPARE_BYTES
+        if bytes_needed(wanted) <= room:
+            return wanted
+        scopes = [[file for file in wanted if BY_NAME[file.family].scope == scope] for scope in self._staged.chosen]
+        fits = max((files for files in scopes if bytes_needed(files) <= room), key=bytes_needed, default=[])
+        self._staged.rejected["no_space"] += len(wanted) - len(fits)
+        if not fits:
+            needed, room = bytes_needed(wanted) + SPARE_BYTES, room + SPARE_BYTES
             raise LiveCacheUnusable(
                 f"The live cache {self._request.live_cache} has {room // 1_000_000} MB free and the restore needs "
                 f"{needed // 1_000_000} MB; give its volume more room."
             )
+        return fits
 
     def _stage(self, store: DirectoryStore, wanted: list[StoredFile]) -> None:
         self.area.open()

@@ -25,7 +25,15 @@ from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.messages import StoreMode
 from sidecar.caches.records import VERSION, Records
 from sidecar.caches.volume import Checkpoint, StoreStream, no_checkpoint
-from sidecar.errors import FileUnreadable, LostRace, StoreDamaged, StoreFull, StoreUnavailable, WarmupError
+from sidecar.errors import (
+    FileUnreadable,
+    LostRace,
+    StoreDamaged,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    WarmupError,
+)
 from sidecar.files import (
     FILE_MODE,
     create_folder_exclusively,
@@ -46,7 +54,8 @@ CHUNK = 1 << 20
 # There is something under the name, and it is no file: somebody's doing, which no other try and no waiting changes.
 NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 ORPHAN_S = 86400.0
-SEQUENCE_LIMIT = 100_000_000
+# A folder that is listed late lacks what was published in the last minute: fewer than this.
+UNSEEN_LIMIT = 256
 
 
 def open_store(
@@ -115,11 +124,15 @@ class DirectoryStore(Records):
 
     def generations(self, scope: KeyScope, key: str) -> list[str]:
         """List the names of a key's generations, newest first; names without a manifest may be among them."""
-        names = self._names(self._key(scope, key) / "generations")
+        folder = self._key(scope, key) / "generations"
+        names = self._names(folder)
+        if not names and self._is_there(folder) and not folder.is_dir():
+            raise StoreDamaged(f"{folder} is not a directory; remove it.")
         # A name that nobody could have computed is not ours; believed, its number would be where counting goes on.
         known = {name for name in names if name == manifests.generation_name(scope, key, manifests.sequence_of(name))}
         # A network volume may list a folder as it was a minute ago, and yet open by its name what was made since.
-        for sequence in range(max(map(manifests.sequence_of, known), default=0) + 1, SEQUENCE_LIMIT):
+        newest = max(map(manifests.sequence_of, known), default=0)
+        for sequence in range(newest + 1, newest + 1 + UNSEEN_LIMIT):
             name = manifests.generation_name(scope, key, sequence)
             if not self._is_there(self._generation(scope, key, name)):
                 break
@@ -160,7 +173,8 @@ class DirectoryStore(Records):
 
     def write_head(self, manifest: Manifest) -> None:
         """Leave the hint which generation is the newest; it may be stale and nothing depends on it."""
-        with self._writing("write HEAD"):
+        # The generation is there already: a hint that can't be left must not make a failure of it.
+        with contextlib.suppress(StoreUnavailable, StoreReadOnly, StoreFull), self._writing("write HEAD"):
             write_durably(self._key(manifest.scope, manifest.key) / "HEAD", f"{manifest.name}\n".encode())
             self._checkpoint("head")
 
@@ -210,10 +224,9 @@ class DirectoryStore(Records):
     def _is_whole(self, pack: Pack) -> bool:
         """Say whether an archive of this digest is in the store already, with the bytes that its name says."""
         try:
-            with open(self._pack(pack.digest), "rb", buffering=0) as stream:
-                size = os.fstat(stream.fileno()).st_size
-                return size == pack.bytes and hashlib.file_digest(stream, "sha256").hexdigest() == pack.digest
-        except OSError:
+            with open_plain(self._pack(pack.digest), pack.bytes) as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest() == pack.digest
+        except (OSError, FileUnreadable):
             return False
 
     def open_pack(self, digest: str) -> StoreStream:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sidecar.commands.settings_flags import loaded
-from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
+from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError, WarmupError
+from sidecar.files import read_json
 
 if TYPE_CHECKING:
     from sidecar.caches.fingerprint import Fingerprint, KeyScope
     from sidecar.caches.inspection import Listed
     from sidecar.caches.store import DirectoryStore
+    from sidecar.config import Settings
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _STORE = click.option("--store", "location", default="", metavar="DIRECTORY", help="The store; default: WARMUP_STORE.")
@@ -35,7 +37,7 @@ def command() -> None:
       warmup-sidecar store ls --store /mnt/store
       warmup-sidecar store verify --deep
       warmup-sidecar store explain --facts /run/warmup/attempts/…/facts.json
-      warmup-sidecar store quarantine 00000003-5f… --reason "wrong output on node 7"
+      warmup-sidecar store quarantine 60e1c2/00000003 --reason "wrong output on node 7"
     """
 
 
@@ -77,6 +79,9 @@ def ls(location: str, as_json: bool) -> int:
     heads = ("scope", "key", "generation", "state", "files", "unpacked", "packed", "boots", "published (UTC)")
     right = frozenset({"files", "unpacked", "packed"})
     make_console().print(table(Grid("", heads, rows, right, frozenset({"state"}))))
+    for each in found:
+        if each.detail:
+            click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {each.detail}")
     return EXIT_OK
 
 
@@ -164,7 +169,7 @@ def explain(file: Path | None, location: str, as_json: bool) -> int:
     settings = loaded({}).settings
     facts = _facts(file, settings.control_dir)
     store = _open(location, "read-only")
-    known = fingerprint(facts, str(settings.live_cache))
+    known = fingerprint(facts, _live_cache(file, settings))
     result = {scope: _compared(store, known, scope) for scope in SCOPES}
     if as_json:
         click.echo(json.dumps(result, indent=1))
@@ -180,13 +185,23 @@ def _state(each: Listed) -> str:
     return f"candidate, tried by {each.claimed_by}" if each.claimed_by and each.state == "candidate" else each.state
 
 
+def _live_cache(file: Path | None, settings: Settings) -> str:
+    """Give the live cache that the sidecar beside these facts used: a child's may lie in its user's own cache."""
+    folders = [settings.control_dir] if file is None else [*file.resolve().parents][:3]
+    for folder in folders:
+        with suppress(OSError, WarmupError):
+            return str(read_json(folder / "sidecar.json").get("live_cache") or settings.live_cache)
+    return str(settings.live_cache)
+
+
 def _compared(store: DirectoryStore, known: Fingerprint, scope: KeyScope) -> dict[str, Any]:
+    from sidecar.caches.choice import usable
     from sidecar.caches.explain import nearest
 
     near = nearest(store, known, scope)
     return {
         "key": known.key(scope),
-        "hit": bool(store.generations(scope, known.key(scope))),
+        "hit": usable(store, known, scope) is not None,
         "nearest": near.key,
         "differs": [{"fact": one.fact, "here": one.ours, "there": one.theirs} for one in near.differences],
     }
@@ -214,12 +229,16 @@ def quarantine(generation: str, reason: str, location: str) -> int:
 
     \b
     Example:
-      warmup-sidecar store quarantine 00000003 --reason "wrong output on node 7"
+      warmup-sidecar store quarantine 60e1c2/00000003 --reason "wrong output on node 7"
     """
     from sidecar.caches.inspection import find
 
     store = _open(location, "read-write")
     scope, key, name = find(store, generation)
+    if name in store.quarantined(scope, key):
+        known = store.quarantine_record(scope, key, name).get("reason", "no reason given")
+        click.echo(f"Generation {name} of {scope} key {key} is quarantined already: {known}")
+        return EXIT_OK
     store.quarantine(scope, key, name, {"reason": reason, "generation": name, "by": "operator"})
     click.echo(f"Generation {name} of {scope} key {key} is quarantined; the next start takes an older one, or is cold.")
     return EXIT_OK
@@ -229,18 +248,18 @@ def quarantine(generation: str, reason: str, location: str) -> int:
 @click.argument("generation")
 @_STORE
 def unquarantine(generation: str, location: str) -> int:
-    """Let a quarantined generation be used again.
+    """Let a quarantined or condemned generation be used again.
 
     \b
     Example:
-      warmup-sidecar store unquarantine 00000003
+      warmup-sidecar store unquarantine 60e1c2/00000003
     """
     from sidecar.caches.inspection import find
 
     store = _open(location, "read-write")
     scope, key, name = find(store, generation)
     if not store.release(scope, key, name):
-        click.echo(f"Generation {name} of {scope} key {key} was not quarantined.")
+        click.echo(f"Generation {name} of {scope} key {key} was neither quarantined nor condemned.")
         return EXIT_NOT_SO
     click.echo(f"Generation {name} of {scope} key {key} may be used again.")
     return EXIT_OK
@@ -249,14 +268,15 @@ def unquarantine(generation: str, location: str) -> int:
 def _open(location: str, mode: Any) -> DirectoryStore:
     from sidecar.caches.store import open_store
 
-    where = location or loaded({}).settings.store
+    given = loaded({})
+    where = location or given.settings.store
     if not where:
-        raise UsageError("No store is named: give --store DIRECTORY, or set WARMUP_STORE.")
+        wrong = "".join(f" {problem}" for problem in given.problems if "store" in str(problem).lower())
+        raise UsageError(f"No store is named: give --store DIRECTORY, or set WARMUP_STORE.{wrong}")
     return open_store(where, mode, time.sleep)
 
 
 def _facts(file: Path | None, control: Path) -> dict[str, Any]:
-    from sidecar.files import read_json
 
     chosen = file or max(control.glob("attempts/*/facts.json"), default=None)
     if chosen is None:

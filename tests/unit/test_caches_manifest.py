@@ -187,3 +187,22 @@ def test_names_are_kept_once_for_all_files_of_a_generation() -> None:
     document = written(*(a_file(path=f"K/{number}") for number in range(3)))
     files = read(document).files
     assert len({id(file.pack) for file in files}) == len({id(file.family) for file in files}) == 1
+
+
+@pytest.mark.parametrize("path", ["K/\ud800", "K/" + "\u00e9" * 200, "\u00e9" * 128 + "/k"])
+def test_a_name_that_no_filesystem_takes_is_damage_and_no_traceback(path: str) -> None:
+    with pytest.raises(StoreDamaged, match="leaves its directory"):
+        manifests.from_json(a_manifest(a_file(path=path)))
+
+
+@pytest.mark.parametrize("when", [float("nan"), float("inf"), -1, 1e308, True, "1.5"])
+def test_a_time_that_is_none_is_damage(when: object) -> None:
+    with pytest.raises(StoreDamaged, match="is no time"):
+        manifests.from_json(a_manifest(created_unix_s=when))
+
+
+def test_more_files_than_any_cache_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "FILES_LIMIT", 2)
+    manifests.from_json(a_manifest(a_file(), a_file(path="K/2")))
+    with pytest.raises(StoreDamaged, match="more than 2 files"):
+        manifests.from_json(a_manifest(a_file(), a_file(path="K/2"), a_file(path="K/3")))

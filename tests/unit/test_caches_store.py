@@ -71,8 +71,9 @@ def test_boots_and_quarantine_are_recorded_once_and_read_back(store: DirectorySt
     store.record_boot("exact", KEY, "1-1-ab", {"generation": "g", "outcome": "died"})
     (store.root / "v1/exact" / KEY / "boots/garbage.json").write_bytes(b"{")
     assert store.boots("exact", KEY) == [{"format": 1, "generation": "g", "outcome": "ready"}]
-    store.quarantine("exact", KEY, "g", {"reason": "two deaths"})
-    assert store.quarantined("exact", KEY) == {"g"}
+    name = a_generation(1).name
+    store.quarantine("exact", KEY, name, {"reason": "two deaths"})
+    assert store.quarantined("exact", KEY) == {name}
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 200])
@@ -229,3 +230,29 @@ def _packed(content: bytes) -> Callable[[BinaryIO], Pack]:
         return Pack(digest=hashlib.sha256(content).hexdigest(), bytes=len(content), unpacked=len(content))
 
     return fill
+
+
+def test_a_file_in_the_place_of_the_generations_is_damage_with_a_sentence(store: DirectoryStore) -> None:
+    (store.root / "v1/exact" / KEY).mkdir(parents=True)
+    (store.root / "v1/exact" / KEY / "generations").write_text("")
+    with pytest.raises(StoreDamaged, match="is not a directory; remove it"):
+        store.generations("exact", KEY)
+
+
+def test_a_quarantine_under_a_name_that_nobody_could_have_computed_does_not_count(store: DirectoryStore) -> None:
+    store.quarantine("exact", KEY, "99999999-" + "0" * 16, {"reason": "strange"})
+    assert store.quarantined("exact", KEY) == set()
+
+
+def test_a_head_that_can_not_be_left_is_no_failure(store: DirectoryStore) -> None:
+    (store.root / "v1/exact" / KEY / "HEAD" / "in the way").mkdir(parents=True)
+    store.write_head(a_generation(1))
+
+
+def test_what_is_released_may_be_used_again_whatever_died_on_it(store: DirectoryStore) -> None:
+    name = a_generation(1).name
+    for pod in "ab":
+        store.record_boot("exact", KEY, f"{name}.died.{pod}", {})
+    assert store.release("exact", KEY, name)
+    assert store.boot_ends("exact", KEY)[name, "died"] == 0
+    assert not store.release("exact", KEY, name)

@@ -164,3 +164,36 @@ def test_ls_shows_a_generation_on_which_two_engines_died_as_condemned(store: Pat
     for pod in "ab":
         opened.record_boot("toolchain", found["key"], f"{found['name']}.died.{pod}", {})
     assert (listed(store)["state"], listed(store)["died"]) == ("condemned", 2)
+
+
+def test_the_reason_of_a_quarantine_is_shown_and_a_second_one_says_that_there_is_one(store: Path) -> None:
+    name = listed(store)["name"]
+    run("quarantine", name, "--reason", "wrong output on node 7", "--store", str(store))
+    assert listed(store)["detail"] == "wrong output on node 7"
+    assert "wrong output on node 7" in run("ls", "--store", str(store))[1]
+    assert "quarantined already: wrong output" in run("quarantine", name, "--reason", "other", "--store", str(store))[1]
+
+
+def test_unquarantine_clears_a_condemnation_as_well(store: Path) -> None:
+    found = listed(store)
+    opened = open_store(str(store), "read-write", time.sleep)
+    for pod in "ab":
+        opened.record_boot("toolchain", found["key"], f"{found['name']}.died.{pod}", {})
+    assert run("unquarantine", found["name"], "--store", str(store))[0] == 0
+    assert listed(store)["state"] == "candidate"
+    assert run("unquarantine", found["name"], "--store", str(store))[0] == 3
+
+
+def test_the_beginnings_of_key_and_name_find_a_generation(store: Path) -> None:
+    found = listed(store)
+    assert run("show", f"{found['key'][:6]}/{found['name'][:8]}", "--store", str(store))[0] == 0
+
+
+def test_explain_calls_a_key_whose_generations_may_not_be_used_a_miss(store: Path, live: Path, tmp_path: Path) -> None:
+    facts = tmp_path / "facts.json"
+    facts.write_text(json.dumps(FACTS))
+    (tmp_path / "sidecar.json").write_text(json.dumps({"live_cache": str(live)}))
+    words = ("explain", "--json", "--facts", str(facts), "--store", str(store))
+    assert json.loads(run(*words)[1])["toolchain"]["hit"] is True
+    run("quarantine", listed(store)["name"], "--reason", "bad", "--store", str(store))
+    assert json.loads(run(*words)[1])["toolchain"]["hit"] is False
