@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidecar.caches import normalise
+from sidecar.caches import normalise, privacy, visible_gpus
 
 KeyScope = Literal["exact", "toolchain"]
 SCHEME = 2
@@ -22,10 +22,6 @@ BOTH: tuple[KeyScope, ...] = ("exact", "toolchain")
 EXACT: tuple[KeyScope, ...] = ("exact",)
 TOOLCHAIN: tuple[KeyScope, ...] = ("toolchain",)
 NONE: tuple[KeyScope, ...] = ()
-
-# Names whose values may be credentials or connector configurations: kept as a salted digest, never by value.
-SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|TRANSFER[-_]CONFIG", re.IGNORECASE)
-SALT = "warmup-sidecar fact 1"
 
 Facts = Mapping[str, Any]
 Values = dict[str, str]
@@ -81,7 +77,7 @@ def fingerprint(facts: Facts, live_cache: str) -> Fingerprint:
     scopes: dict[KeyScope, dict[str, str]] = {"exact": {}, "toolchain": {}}
     for fact in FACTS:
         values = {
-            f"{fact.name}.{part}" if part else fact.name: value if fact.shown else _digested(part, value)
+            f"{fact.name}.{part}" if part else fact.name: value if fact.shown else privacy.digest(part, value)
             for part, value in fact.read(facts, live_cache).items()
         }
         for scope in fact.scopes:
@@ -128,10 +124,6 @@ def _short(value: str | None) -> str:
     return value if len(value) <= 48 else f"{value[:45]}..."
 
 
-def _digested(name: str, value: str) -> str:
-    return "sha256:" + hashlib.sha256(f"{SALT}\0{name}\0{value}".encode()).hexdigest()[:16]
-
-
 def _at(facts: Facts, *path: str) -> Any:
     found: Any = facts
     for step in path:
@@ -153,11 +145,8 @@ def _variables(facts: Facts) -> dict[str, str]:
 
 
 def _hidden(values: Mapping[str, str]) -> Values:
-    """Replace values under secret-looking names by digests; those that the launcher has digested stay as they are."""
-    return {
-        name: _digested(name, value) if SECRET_NAME.search(name) and not value.startswith("sha256:") else value
-        for name, value in values.items()
-    }
+    """Replace secrets by digests; those that the launcher has digested stay as they are."""
+    return {name: privacy.hidden(name, value) for name, value in values.items()}
 
 
 def _own_name(facts: Facts) -> str:
@@ -192,18 +181,18 @@ def _packages(facts: Facts, _live_cache: str) -> Values:
     }
 
 
-def _gpus(facts: Facts) -> list[Mapping[str, Any]]:
-    found = facts.get("gpus")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
 def _gpu_names(facts: Facts, _live_cache: str) -> Values:
-    return {str(one.get("index", position)): str(one.get("name")) for position, one in enumerate(_gpus(facts))}
+    return {str(one.get("index", at)): str(one.get("name")) for at, one in enumerate(visible_gpus.gpus(facts))}
+
+
+def _gpu_list(facts: Facts, _live_cache: str) -> Values:
+    unclear = visible_gpus.unclear(facts)
+    return {} if unclear is None else {"": unclear}
 
 
 def _gpu_kinds(facts: Facts, _live_cache: str) -> Values:
     """Name the set of SM versions where all are known, else the set of GPU names."""
-    kinds = {f"SM {one['sm']}" if one.get("sm") else str(one.get("name")) for one in _gpus(facts)}
+    kinds = {f"SM {one['sm']}" if one.get("sm") else str(one.get("name")) for one in visible_gpus.gpus(facts)}
     return {"": ", ".join(sorted(kinds))} if kinds else {}
 
 
@@ -247,6 +236,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("cpu_flags", "cpu.flags", EXACT, _one("cpu", "flags"), "Inductor builds host code for exactly this CPU."),
     Fact("gpu_kinds", "gpus[].sm or name", BOTH, _gpu_kinds, "Device code runs on its SM version only."),
     Fact("gpus", "gpus[].name by index", EXACT, _gpu_names, "torch.compile keys by name and embeds device indices."),
+    Fact("gpu_list", "CUDA_VISIBLE_DEVICES", BOTH, _gpu_list, "Among unlike GPUs, it decides which kind is used."),
     Fact("driver_major", "driver.version", TOOLCHAIN, _driver_major, "Decides which CUDA runtimes and PTX load."),
     Fact("driver", "driver.version", EXACT, _one("driver", "version"), "Tactics are timed and graphs built on it."),
     Fact("compilers", "environment", TOOLCHAIN, _compiler_environment, "Flags that self-keyed compilers read."),

@@ -9,9 +9,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from sidecar.caches.families import FAMILIES, Ranks
+from sidecar.caches.privacy import is_connector
+from sidecar.caches.script import Command, command_of
 
 # Options of `vllm serve` (the lists of 0.32 and 0.33, and names of older versions) with one value that can't change a
 # kernel: addresses, logs, credentials, and what only the API server in front of the engine looks at.
@@ -81,6 +84,31 @@ ELSEWHERE = frozenset(
     "--headless --node-rank --data-parallel-rank --data-parallel-start-rank --data-parallel-external-lb "
     "--data-parallel-hybrid-lb --data-parallel-multi-port-external-lb".split()
 )
+# Parallel options as argparse takes them: one value each, and any beginning that no other one has.
+PARALLEL_VALUES = frozenset(
+    {
+        *PARALLEL_SIZES,
+        *(
+            "--decode-context-parallel-size --data-parallel-size-local --data-parallel-rank --data-parallel-start-rank "
+            "--data-parallel-backend --distributed-executor-backend --nnodes --node-rank"
+        ).split(),
+    }
+)
+PARALLEL_OPTIONS = PARALLEL_VALUES | ELSEWHERE | {"--data-parallel-address", "--data-parallel-rpc-port"}
+# Other options that are often given by a variable and take one value, and the word before a model.
+ONE_VALUE = frozenset(
+    "serve --model --served-model-name --tokenizer --revision --dtype --max-model-len --gpu-memory-utilization --seed "
+    "--max-num-seqs --max-num-batched-tokens --quantization --kv-cache-dtype --block-size --download-dir".split()
+)
+# SGLang's names.
+OTHER_NAMES = {
+    "--tp": "--tensor-parallel-size",
+    "--tp-size": "--tensor-parallel-size",
+    "--pp": "--pipeline-parallel-size",
+    "--pp-size": "--pipeline-parallel-size",
+    "--dp": "--data-parallel-size",
+    "--dp-size": "--data-parallel-size",
+}
 # Variables that differ from pod to pod or say nothing about kernels. Patterns match the whole name. Those that vLLM
 # puts into its own key although they are harmless (VLLM_USAGE_SOURCE, VLLM_ENGINE_READY_TIMEOUT_S) are not here:
 # a hit of ours would be a miss of the engine's.
@@ -108,11 +136,24 @@ COMPILER_VARIABLES = (
     r"(CUDA_HOME|CUDA_PATH|CUDA_INC_PATH|TORCH_CUDA_ARCH_LIST)",
     r"(TRITON|FLASHINFER|DG|TILELANG|TVM|CUTE_DSL|QUACK|HUMMING|B12X|FLASH_ATTENTION)_.*",
 )
-# What may be an address with a port; whether it is one, `ipaddress` says.
-_ADDRESS = re.compile(
-    r"(?<![\w.:])(?:\[(?P<bracketed>[0-9A-Fa-f:.]{2,45})\]|(?P<four>\d{1,3}(?:\.\d{1,3}){3})|(?P<six>[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}))"
-    r"(?(six)|(?::\d{1,5})?)(?![\w.:])"
+# Values that name what is computed, where four numbers are a version: nothing is taken out of them.
+_KEPT_OPTION = re.compile(
+    r"command|script|--model|--tokenizer|--hf-overrides|--.*(revision|version)|--.*-config(\..*)?"
 )
+_KEPT_VARIABLE = re.compile(r".*(VERSION|REVISION|MODEL|TOKENIZER|CONFIG|PATH|DIR)")
+# What may be an address with a port, where one is to be expected: behind a scheme, in brackets, alone in a word or a
+# string. Whether it is one, `ipaddress` says.
+_HOST = r"(?P<{0}>\d{{1,3}}(?:\.\d{{1,3}}){{3}}|[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{2,7}})"
+_PORT = r"(?::\d{1,5})?"
+_ADDRESS = re.compile(
+    rf"(?<![\w.:])\[(?P<bracketed>[0-9A-Fa-f:.]{{2,45}})\]{_PORT}(?![\w.:])"
+    rf"|(?<=://){_HOST.format('reached')}{_PORT}(?![\w.:])"
+    rf"|(?:(?<=[\"'])|(?<![^\s,])){_HOST.format('alone')}{_PORT}(?=[\"'\s,]|$)"
+)
+_FOUR = re.compile(r"\d+(\.\d+){3}")
+_FOR_ADDRESS = re.compile(r"addr|host|master|server|endpoint|url|[-_]ip\b")
+# An IPv6 address outside brackets has so many groups at least: `a::b` may be anything.
+_GROUPS = 3
 
 _HARMLESS = re.compile("|".join(f"(?:{one})" for one in HARMLESS_VARIABLES))
 # A short option this table does not know, such as -O3; numbers below zero are values.
@@ -129,27 +170,36 @@ def without_addresses(value: str, own_name: str = "") -> str:
     """
     value = _ADDRESS.sub(_address, value)
     if "-" in own_name and any(character.isdigit() for character in own_name):
-        value = re.sub(rf"(?<![\w-]){re.escape(own_name)}(?![\w-])", "<own name>", value)
+        # Behind a single slash it is a part of a path.
+        value = re.sub(rf"(?<![\w-])(?<![^/]/)(?<!\A/){re.escape(own_name)}(?![\w-])", "<own name>", value)
     return value
 
 
 def _address(found: re.Match[str]) -> str:
+    host = found["bracketed"] or found["reached"] or found["alone"]
     try:
-        ipaddress.ip_address(found["bracketed"] or found["four"] or found["six"])
+        version = ipaddress.ip_address(host).version
     except ValueError:
         return found[0]
-    return "<address>"
+    few = version == 6 and not found["bracketed"] and sum(map(bool, host.split(":"))) < _GROUPS
+    return found[0] if few else "<address>"
 
 
 def arguments(argv: Sequence[str], own_name: str = "") -> dict[str, str]:
     """Map each relevant option to its value; the command and positional words come as `command`.
 
     Spelling (`--a=b`, underscores, short forms), order of options and harmless options make no difference. An option
-    given twice keeps both values in order.
+    given twice keeps both values in order. What a shell is given by `-c` is looked into; its other commands are `script`.
     """
+    return _arguments(command_of(argv), own_name)
+
+
+def _arguments(command: Command, own_name: str = "") -> dict[str, str]:
     found: dict[str, list[str]] = {"command": []}
+    if command.around:
+        found["script"] = list(command.around)
     option, room = "command", 1
-    for word in _words(argv):
+    for word in _words(command.words):
         if word.startswith("--") or _SHORT.match(word):
             option, equals, value = word.partition("=")
             room = _values_taken(option) - len(equals)
@@ -160,13 +210,22 @@ def arguments(argv: Sequence[str], own_name: str = "") -> dict[str, str]:
             values = [word]
         if not _is_harmless(option):
             found.setdefault(option, []).extend(values)
-    return {name: without_addresses(" ".join(values), own_name) for name, values in found.items()}
+    return {name: " ".join(_without_noise(name, value, own_name) for value in values) for name, values in found.items()}
+
+
+def _without_noise(option: str, value: str, own_name: str) -> str:
+    if _KEPT_OPTION.fullmatch(option) and not is_connector(option):
+        return value
+    # Behind an option that is not one for an address, four numbers may be a model.
+    if _FOUR.fullmatch(value) and not _FOR_ADDRESS.search(option):
+        return value
+    return without_addresses(value, own_name)
 
 
 def _values_taken(option: str) -> int:
     if _is_harmless_flag(option):
         return 0
-    return 1 if option in HARMLESS_OPTIONS else 1_000_000
+    return 1 if option in HARMLESS_OPTIONS or option in PARALLEL_VALUES else 1_000_000
 
 
 def _is_harmless(option: str) -> bool:
@@ -189,8 +248,8 @@ def environment(given: Mapping[str, str], own_name: str = "") -> dict[str, str]:
         if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
             kept[name] = f"{len([one for one in value.split(',') if one.strip()])} devices"
         else:
-            # A version of four numbers looks like an address.
-            kept[name] = value if name.endswith("VERSION") else without_addresses(value, own_name)
+            kept_as_it_is = _KEPT_VARIABLE.fullmatch(name) and not is_connector(name)
+            kept[name] = value if kept_as_it_is else without_addresses(value, own_name)
     return kept
 
 
@@ -217,8 +276,12 @@ def world_size(argv: object) -> int:
 
 
 def ranks(facts: Mapping[str, Any]) -> Ranks:
-    """Say how many ranks the engine has, and whether all of them run in this pod; in doubt they do not."""
-    given = arguments(words_of(facts.get("argv")))
+    """Say how many ranks the engine has, and whether all of them run in this pod; in doubt they do not.
+
+    Options that can't be seen (a file of arguments, a variable in a shell's script) may ask for more ranks.
+    """
+    command = command_of(words_of(facts.get("argv")))
+    given = _arguments(command)
     found = facts.get("world")
     world = {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
     total = max(world_size(facts.get("argv")), _number(world.get("WORLD_SIZE", ""), 1))
@@ -231,7 +294,29 @@ def ranks(facts: Mapping[str, Any]) -> Ranks:
         or any(name.startswith("VLLM_DP_RANK") for name in world)
         or given.get("--distributed-executor-backend", "").endswith("ray")
     )
-    return Ranks(total, not elsewhere)
+    unseen = (
+        not command.clear
+        or "--config" in given
+        or any(name in given and not given[name].rsplit(" ", 1)[-1].isdecimal() for name in PARALLEL_SIZES)
+        or (command.expands and _may_expand_to_options(command.words))
+    )
+    return Ranks(max(2, total), False) if unseen else Ranks(total, not elsewhere)
+
+
+def _may_expand_to_options(words: Sequence[str]) -> bool:
+    """Tell whether a shell's variable stands where it may become more than the value of an option.
+
+    A word that ends in `$`, or has a backquote, was cut where a command's output is put in.
+    """
+    for before, word in pairwise(("", *words)):
+        if word.endswith("$") or "`" in word:
+            return True
+        if "$" not in word or word.startswith(("{", "[")) or re.match(r"(--)?[A-Za-z]\w*(-\w+)*=", word):
+            continue
+        option = before.replace("_", "-")
+        if not (option in HARMLESS_OPTIONS or option in ONE_VALUE) or re.match(r"\$[@*(]", word):
+            return True
+    return False
 
 
 def _number(text: str, otherwise: int) -> int:
@@ -243,14 +328,24 @@ def _words(argv: Sequence[str]) -> list[str]:
     """Spell options alike: long names, dashes; the command by its last path component only."""
     words = []
     for position, word in enumerate(argv):
-        if position == 0:
+        if position == 0 and "=" not in word:
             words.append(word.rsplit("/", 1)[-1])
             continue
-        name, equals, value = word.partition("=")
+        # argparse takes the value of an option of one letter without a space.
+        name, equals, value = re.sub(r"^(-[nr])(?=\d)", r"\1=", word).partition("=")
         short, dot, rest = name.partition(".")
         name = SHORT_OPTIONS.get(short, short) + dot + rest
         if name.startswith("--"):
             dotted = name.split(".", 1)
-            name = ".".join([dotted[0].replace("_", "-"), *dotted[1:]])
+            name = ".".join([_whole(dotted[0].replace("_", "-")), *dotted[1:]])
         words.append(name + equals + value)
     return words
+
+
+def _whole(option: str) -> str:
+    """Complete the beginning of a parallel option, as argparse does where no other option begins like it."""
+    option = OTHER_NAMES.get(option, option)
+    if option in HARMLESS_OPTIONS or option in PARALLEL_OPTIONS or len(option) < len("--nno"):
+        return option
+    meant = [name for name in PARALLEL_OPTIONS if name.startswith(option)]
+    return meant[0] if len(meant) == 1 else option

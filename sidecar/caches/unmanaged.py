@@ -20,7 +20,11 @@ WORTH_BYTES = 64 * 1024
 WORTH_FILES = 10
 #: So many directories at most, the largest first: label values of a metric.
 TOLD = 10
+#: Entries looked at in all places together; each has its share, so that a large one doesn't hide the others. The share
+#: has a floor, so what many large places take together has a bound of its own.
 ENTRIES = 50_000
+SHARE = 2_000
+MOST_ENTRIES = 400_000
 #: HOME where the real one can't be written: the launcher looks into it.
 HOME_NAME = "home"
 _OURS = (LOCK_NAME, MARKER_NAME, STAGING_NAME, TRASH_NAME, HOME_NAME, ".warmup*", "lost+found")
@@ -50,13 +54,15 @@ class GrownDirectory(Protocol):
 class Unmanaged:
     """One directory in no family: by how many bytes and files it grew, and where it was found.
 
-    `where` is live (in the live cache), home, tmp, moved (the user's own place for a family) or extra.
+    `where` is live (in the live cache), home, tmp, moved (the user's own place for a family) or extra. `whole` is False
+    where not all of it was seen: it grew by so much at least.
     """
 
     path: str
     bytes: int
     files: int
     where: str
+    whole: bool = True
 
     def to_json(self) -> dict[str, str | int]:
         """Give all fields."""
@@ -72,15 +78,18 @@ def not_caches() -> tuple[str, ...]:
 def sizes(live_cache: Path | str, extra_roots: Iterable[str] = ()) -> dict[str, Unmanaged]:
     """Measure what belongs to no family: below the live cache, and configured roots that can be seen from here.
 
-    By path. What can't be read is passed over; no more than 50,000 entries are looked at.
+    By path. What can't be read is passed over. About 50,000 entries are looked at, shared out among the directories with
+    at least 2,000 for each, and never more than 400,000.
     """
+    places = dict.fromkeys(_strangers(os.fspath(live_cache)) if os.fspath(live_cache) else (), "live")
+    places.update(dict.fromkeys((path for path in extra_roots if os.path.isdir(path)), "extra"))
+    directories = sum(os.path.isdir(path) for path in places)
+    share = max(ENTRIES // max(1, directories), min(SHARE, ENTRIES))
     found: dict[str, Unmanaged] = {}
-    budget = [ENTRIES]
-    for path in _strangers(os.fspath(live_cache)) if os.fspath(live_cache) else ():
-        found[path] = _measured(path, "live", budget)
-    for path in extra_roots:
-        if os.path.isdir(path):
-            found[path] = _measured(path, "extra", budget)
+    left = MOST_ENTRIES
+    for path, where in places.items():
+        found[path], used = _measured(path, where, min(share, left))
+        left -= used
     return {path: one for path, one in found.items() if one.files}
 
 
@@ -91,14 +100,18 @@ def grown(
 
     `before` and `now` are two results of `sizes`, the first from before the engine started (empty when nobody looked
     then: all of the live cache was written by engines). `told` is what the launcher saw in the engine's container; of a
-    root that both see, the launcher's word counts.
+    root that both see, the launcher's word counts. Nothing is known of the growth of what was not seen whole before.
     """
     found: dict[str, Unmanaged] = {}
     for path, one in now.items():
         earlier = before.get(path)
+        if earlier is not None and not earlier.whole:
+            continue
         size, files = one.bytes - (earlier.bytes if earlier else 0), one.files - (earlier.files if earlier else 0)
-        found[path] = Unmanaged(path, max(0, size), max(0, files), one.where)
-    found.update({one.path: Unmanaged(one.path, one.bytes, one.files, one.where) for one in told})
+        found[path] = Unmanaged(path, max(0, size), max(0, files), one.where, one.whole)
+    for seen in told:
+        whole = bool(getattr(seen, "whole", True))
+        found[seen.path] = Unmanaged(seen.path, seen.bytes, seen.files, seen.where, whole)
     worth = [one for one in found.values() if one.bytes >= WORTH_BYTES or (one.files >= WORTH_FILES and one.bytes)]
     return sorted(worth, key=lambda one: (-one.bytes, one.path))[:TOLD]
 
@@ -106,7 +119,8 @@ def grown(
 def sentence(one: Unmanaged) -> str:
     """Say that a directory grew and what that means."""
     size = f"{one.bytes / 1e6:.1f} MB" if one.bytes >= 100_000 else f"{one.bytes / 1e3:.0f} kB"
-    said = f"{one.path} grew by {size} ({one.files} new files) while the engine ran"
+    least = "" if one.whole else "at least "
+    said = f"{one.path} grew by {least}{size} ({least}{one.files} new files) while the engine ran"
     if one.where == "moved":
         return (
             f"{said}: a cache variable of the engine's container points there, so that family is neither restored nor "
@@ -157,10 +171,11 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _measured(path: str, where: str, budget: list[int]) -> Unmanaged:
-    size = files = 0
+def _measured(path: str, where: str, share: int) -> tuple[Unmanaged, int]:
+    """Measure one place within its share of entries; give how many were looked at, too."""
+    size = files = used = 0
     pending = [path]
-    while pending and budget[0] > 0:
+    while pending:
         here = pending.pop()
         try:
             if not os.path.isdir(here) or os.path.islink(here):
@@ -169,11 +184,13 @@ def _measured(path: str, where: str, budget: list[int]) -> Unmanaged:
                 continue
             with os.scandir(here) as entries:
                 for entry in entries:
-                    budget[0] -= 1
+                    if used >= share:
+                        return Unmanaged(path, size, files, where, whole=False), used
+                    used += 1
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
                         size, files = size + entry.stat(follow_symlinks=False).st_size, files + 1
         except OSError:
             continue
-    return Unmanaged(path, size, files, where)
+    return Unmanaged(path, size, files, where), used

@@ -164,20 +164,22 @@ class Line:
 class Grown:
     """A directory outside the live cache that grew since the engine started, by `bytes` and `files`.
 
-    `where` it was found: home, tmp, moved (the user's own place for a family) or extra (a configured root).
+    `where` it was found: home, tmp, moved (the user's own place for a family) or extra (a configured root). `whole` is
+    False where not all of it was seen: it grew by at least so much.
     """
 
     path: str
     bytes: int
     files: int
     where: str
+    whole: bool = True
 
     @classmethod
     def parse_all(cls, found: Mapping[str, Any]) -> tuple[Grown, ...]:
         """Read `unmanaged.json`; what isn't an entry is passed over, and so is what comes after the first 50."""
         entries = found.get("grown")
         return tuple(
-            cls(one["path"], one["bytes"], one["files"], one["where"])
+            cls(one["path"], one["bytes"], one["files"], one["where"], one.get("whole") is not False)
             for one in (entries[:50] if isinstance(entries, list) else ())
             if isinstance(one, dict)
             and all(isinstance(one.get(name), str) for name in ("path", "where"))

@@ -17,7 +17,8 @@ import time
 from typing import Any
 
 from sidecar.launcher.preflight import written_places
-from sidecar.launcher.privacy import digest, is_secret, without_secrets
+from sidecar.launcher.privacy import shown_value, without_secrets
+from sidecar.launcher.script import engine_words
 
 Json = dict[str, Any]
 
@@ -38,7 +39,7 @@ PACKAGES = re.compile(
 )
 WORLD = re.compile(
     r"^(--node-rank|--nnodes|-n|-r|--headless|--enable-expert-parallel|-tp|-pp|-dp|-ep|-pcp|-dcp|--(tp|pp|dp|ep)-size"
-    r"|--(tensor|pipeline|data|context|expert)-parallel-.*|--distributed-executor-backend)$"
+    r"|--(tensor|pipeline|data|context|prefill-context|decode-context|expert)-parallel(-.*)?|--distributed-executor-backend)$"
 )
 WORLD_ENVIRONMENT = re.compile(
     r"^(NODE_RANK|RANK|LOCAL_RANK|WORLD_SIZE|LWS_WORKER_INDEX|LWS_GROUP_SIZE|VLLM_DP_.*|SLURM_(NODEID|NNODES))$"
@@ -52,11 +53,7 @@ QUESTION = (
 
 def relevant_environment(environment: dict[str, str]) -> dict[str, str]:
     """Pick the variables that may matter for compilation; secrets as digests."""
-    return {
-        name: digest(name, value) if is_secret(name) else value
-        for name, value in sorted(environment.items())
-        if RELEVANT.match(name)
-    }
+    return {name: shown_value(name, value) for name, value in sorted(environment.items()) if RELEVANT.match(name)}
 
 
 def interpreter(argv: list[str], path: str | None) -> str:
@@ -163,10 +160,12 @@ def cpu() -> Json:
 def world(argv: list[str], environment: dict[str, str]) -> dict[str, str]:
     """Collect what says which part of a distributed engine this is."""
     found = {name: value for name, value in environment.items() if WORLD_ENVIRONMENT.match(name)}
-    for index, word in enumerate(argv):
+    words = engine_words(argv)
+    for index, word in enumerate(words):
         flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
         if WORLD.match(flag):
-            following = "".join(argv[index + 1 : index + 2])
+            following = "".join(words[index + 1 : index + 2])
             alone = not following or following.startswith("-")
             found[flag.lstrip("-").replace("-", "_")] = value if equals else "true" if alone else following
     return found
@@ -175,9 +174,10 @@ def world(argv: list[str], environment: dict[str, str]) -> dict[str, str]:
 def argument_files(argv: list[str]) -> dict[str, str]:
     """Give digests of the files that hold further arguments (`--config`), which may change under the same name."""
     found: dict[str, str] = {}
-    for index, word in enumerate(argv):
+    words = engine_words(argv)
+    for index, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        path = value if equals else "".join(argv[index + 1 : index + 2])
+        path = value if equals else "".join(words[index + 1 : index + 2])
         if flag == "--config" and path:
             with contextlib.suppress(OSError), open(path, "rb") as stream:
                 found[flag] = hashlib.sha256(stream.read(1 << 20)).hexdigest()[:16]

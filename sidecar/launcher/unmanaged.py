@@ -20,8 +20,10 @@ from sidecar.launcher.messages import best_effort
 #: The engine's start waits so long for the first look.
 FIRST_LOOK_S = 0.05
 LOOK_S = 2.0
-#: Of all places together in one look; more than that is no compiler's cache, or not ours to walk.
+#: Of all places together in one look; more than that is no compiler's cache, or not ours to walk. Each place has its
+#: share, so that a large one doesn't hide what comes after it.
 ENTRIES = 50_000
+SHARE = 2_000
 DIRECTORIES = 200
 REPORTED = 20
 NICENESS = 15
@@ -37,11 +39,14 @@ class Size(NamedTuple):
 
 
 class Look:
-    """One bounded look that passes by known places: an end in seconds from now, and how many entries may be seen."""
+    """One bounded look at a number of places, passing by known ones; time (in seconds) and entries are shared out."""
 
-    def __init__(self, seconds: float, known: "re.Pattern[str]") -> None:
+    def __init__(self, seconds: float, known: "re.Pattern[str]", places: int = 1) -> None:
         self._end = time.monotonic() + seconds
-        self._left = ENTRIES
+        self._until = self._end
+        self._places = max(1, places)
+        self._share = max(ENTRIES // self._places, min(SHARE, ENTRIES))
+        self._left = self._share
         self._known = known
         # A home or a /tmp may be shared with others, whose files are not the engine's.
         self._uid = os.geteuid()
@@ -49,11 +54,18 @@ class Look:
     def over(self) -> bool:
         """Count one entry, and tell whether that was one too many."""
         self._left -= 1
-        return self._left < 0 or time.monotonic() > self._end
+        return self._left < 0 or time.monotonic() > self._until
+
+    def next_place(self) -> None:
+        """Give the next place its share of entries and of the time that is left."""
+        now = time.monotonic()
+        self._left, self._until = self._share, now + (self._end - now) / self._places
+        self._places = max(1, self._places - 1)
 
     def size(self, folder: str, newer_than: float = 0.0) -> Size:
         """Measure what lies below a folder; only files that were written after a time, if one is given."""
         total = files = 0
+        self._left = self._share
         pending = [(folder, 0)]
         while pending:
             here, depth = pending.pop()
@@ -142,32 +154,37 @@ class Watch(threading.Thread):
         """Look until ended."""
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        look = Look(FIRST_LOOK_S, self._places.known)
         with contextlib.suppress(OSError):
-            self._before = {path: look.size(path) for path in self._places.found()}
+            found = self._places.found()
+            look = Look(FIRST_LOOK_S, self._places.known, len(found))
+            for path in found:
+                look.next_place()
+                self._before[path] = look.size(path)
         self._seen.set()
         while not self._ended.wait(self._every_s):
             with contextlib.suppress(OSError):
                 self._again()
 
     def _again(self) -> None:
-        look = Look(LOOK_S, self._places.known)
-        grown = [one for path, where in self._places.found().items() if (one := self._grown(look, path, where))]
+        found = self._places.found()
+        look = Look(LOOK_S, self._places.known, len(found))
+        grown = [one for path, where in found.items() if (one := self._grown(look, path, where))]
         grown = sorted(grown, key=lambda one: -int(one["bytes"]))[:REPORTED]
         if grown != self._written and not self._ended.is_set():
             self._written = grown
             best_effort(self._attempt.write, "unmanaged.json", {"grown": grown})
 
     def _grown(self, look: Look, path: str, where: str) -> Json:
+        look.next_place()
         before = self._before.get(path)
-        if before is not None and before.whole:
-            now = look.size(path)
-            size, files = now.bytes - before.bytes, now.files - before.files
+        now = look.size(path) if before is not None and before.whole else None
+        if before is not None and now is not None and now.whole:
+            size, files, whole = now.bytes - before.bytes, now.files - before.files, True
         else:
-            # Not seen before, or not all of it: then what was written since counts.
-            now = look.size(path, self._began)
-            size, files = now.bytes, now.files
-        return {"path": path, "bytes": size, "files": max(0, files), "where": where} if size > 0 else {}
+            # Not all of it was seen, then or now: what was written since counts, and it may be more.
+            size, files, whole = look.size(path, self._began)
+        told = {"path": path, "bytes": size, "files": max(0, files), "where": where, "whole": whole}
+        return told if size > 0 else {}
 
 
 def subdirectories(folder: str, hidden: bool) -> list[str]:

@@ -85,7 +85,9 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path):
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "sidecar").rglob("*.py")}
     profiles = {f"sidecar/_profiles/{path.name}" for path in (ROOT / "warmup_profiles").glob("*.yaml")}
     assert profiles, "no profile is shipped"
-    assert shipped == modules | profiles | {"sidecar/py.typed"}
+    schemas = {path.relative_to(ROOT).as_posix() for path in (ROOT / "sidecar").rglob("*.schema.json")}
+    assert len(schemas) == 2, "the schemas of manifests and profiles"
+    assert shipped == modules | profiles | schemas | {"sidecar/py.typed"}
 
 
 def test_the_wheel_is_named_and_numbered_as_declared(wheel: Path):

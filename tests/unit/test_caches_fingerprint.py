@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from sidecar.caches import normalise
+from sidecar.caches import privacy as last_gate
 from sidecar.caches.families import Ranks
 from sidecar.caches.fingerprint import FACTS, compare, cuda_majors, fingerprint, key_of
+from sidecar.launcher import privacy as launchers
 from tests.fakes.live_cache import facts
 
 LIVE = "/var/cache/engine"
@@ -216,7 +218,12 @@ def test_a_short_option_stands_for_its_long_one() -> None:
         ("tcp://10.1.2.3:5557", "tcp://<address>"),
         ('{"host": "10.1.2.3", "port": 1}', '{"host": "<address>", "port": 1}'),
         ("[fd00::1:2]:8000", "<address>"),
-        ("fe80::1", "<address>"),
+        ("fe80::1:2", "<address>"),
+        ("tcp://[fd00::1]:80/x", "tcp://<address>/x"),
+        ("10.0.0.1:80,10.0.0.2:80", "<address>,<address>"),
+        ('{"a": "a::b", "n": "/models/1.0.0.3"}', '{"a": "a::b", "n": "/models/1.0.0.3"}'),
+        ("/data/engine-0/x", "/data/engine-0/x"),
+        ("tcp://engine-0:5557", "tcp://<own name>:5557"),
         ("engine-0.engine.default.svc", "<own name>.engine.default.svc"),
         ("/models/engine-0-weights", "/models/engine-0-weights"),
         ("512.1.1.1", "512.1.1.1"),
@@ -250,6 +257,27 @@ def test_a_plain_host_name_is_not_taken_for_a_word_of_a_path() -> None:
         ({"argv": ["vllm", "serve", "m", "-tp", "8", "--distributed-executor-backend=ray"]}, Ranks(8, False)),
         ({"argv": ["python", "x.py"], "world": {"WORLD_SIZE": "4"}}, Ranks(4)),
         ({"argv": None, "world": 3}, Ranks(1)),
+        ({"argv": ["sh", "-c", "vllm serve m --tensor-parallel-size 8"]}, Ranks(8)),
+        ({"argv": ["/bin/bash", "-lc", "cd /x && exec vllm serve -tp 8 m 2>&1 | tee log"]}, Ranks(8)),
+        ({"argv": ["sh", "-c", "exec bash -c 'vllm serve m -tp 4 --nnodes 2'"]}, Ranks(4, False)),
+        ({"argv": ["numactl", "-N0", "sh", "-ec", "ulimit -n 65535; vllm serve m --port $PORT"]}, Ranks(1)),
+        ({"argv": ["vllm", "serve", "m", "--tensor-parallel", "8"]}, Ranks(8)),
+        ({"argv": ["vllm", "serve", "m", "--tensor_par=8", "--head"]}, Ranks(8, False)),
+        ({"argv": ["vllm", "serve", "-tp", "8", "/models/q"]}, Ranks(8)),
+        ({"argv": ["vllm", "serve", "m", "--config", "x.yaml"]}, Ranks(2, False)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "4", "--config=x.yaml"]}, Ranks(4, False)),
+        ({"argv": ["sh", "-c", "vllm serve m --config x.yaml"]}, Ranks(2, False)),
+        ({"argv": ["sh", "-c", "echo it's; vllm serve m"]}, Ranks(2, False)),
+        ({"argv": ["sh", "-c", 'exec vllm serve "$@"', "--", "m", "-tp", "8"]}, Ranks(2, False)),
+        ({"argv": ["sh", "-c", "vllm serve $MODEL $ARGS"]}, Ranks(2, False)),
+        ({"argv": ["sh", "-c", "vllm serve $MODEL --max-model-len=$LEN"]}, Ranks(1)),
+        ({"argv": ["sh", "-c", "vllm serve m --port $(cat port) -tp 8"]}, Ranks(2, False)),
+        ({"argv": ["sh", "-c", "vllm serve m -tp $TP"]}, Ranks(2, False)),
+        ({"argv": ["sh", "-c", "if [ -f x ]; then vllm serve m -tp 8; else vllm serve m; fi"]}, Ranks(8, False)),
+        ({"argv": ["/start.sh"]}, Ranks(2, False)),
+        ({"argv": ["vllm", "serve", "m", "-tp", "16", "-n2"]}, Ranks(16, False)),
+        ({"argv": ["vllm", "serve", "m", "-r1"]}, Ranks(1, False)),
+        ({"argv": ["/opt/nvidia/entrypoint.sh", "vllm", "serve", "m"]}, Ranks(1)),
     ],
 )
 def test_all_ranks_are_here_only_when_nothing_says_otherwise(changes: dict[str, Any], ranks: Ranks) -> None:
@@ -268,3 +296,157 @@ def test_all_ranks_are_here_only_when_nothing_says_otherwise(changes: dict[str, 
 )
 def test_the_cuda_versions_of_an_image_are_torchs_and_nvccs(packages: Any, nvcc: Any, majors: set[str]) -> None:
     assert cuda_majors(facts(packages=packages, toolchain={"nvcc": nvcc})) == majors
+
+
+def shell(script: str) -> dict[str, Any]:
+    return facts(argv=["sh", "-c", script])
+
+
+def test_what_is_harmless_is_harmless_inside_a_shells_script_too() -> None:
+    one = fingerprint(shell("cd /x; exec vllm serve /models/q --port 8000 --host 10.0.0.1"), LIVE)
+    other = fingerprint(shell("cd /x; exec vllm serve /models/q --host 10.9.9.9 --port=9000 2>&1"), LIVE)
+    assert compare(one.exact, other.exact) == compare({"argv.command": "vllm serve /models/q"}, {
+        "argv.command": "vllm serve /models/q 2>&1"
+    })  # fmt: skip
+    assert fingerprint(shell("vllm serve m --port 1"), LIVE).exact_key == fingerprint(
+        facts(argv=["vllm", "serve", "m"]), LIVE
+    ).exact_key  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("export VLLM_X=1; vllm serve m", "export VLLM_X=2; vllm serve m"),
+        ("VLLM_X=/a/b vllm serve m", "VLLM_X=/c/b vllm serve m"),
+        ("vllm serve m -tp 2", "vllm serve m -tp 4"),
+    ],
+)
+def test_what_a_script_changes_makes_another_key(one: str, other: str) -> None:
+    assert fingerprint(shell(one), LIVE).exact_key != fingerprint(shell(other), LIVE).exact_key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["/models/llama/1.0.0.3"], ["/models/llama/1.0.0.4"]),
+        (["1.0.0.3"], ["1.0.0.4"]),
+        (["--model", "1.0.0.3"], ["--model", "1.0.0.4"]),
+        (["--tokenizer", "1.0.0.3"], ["--tokenizer", "1.0.0.4"]),
+        (["--revision", "1.2.3.4"], ["--revision", "1.2.3.5"]),
+        (["--code-revision", "1.2.3.4"], ["--code-revision", "1.2.3.5"]),
+        (["--compilation-config", '{"x": "a::b"}'], ["--compilation-config", '{"x": "c::d"}']),
+        (["-cc", '{"x": "1.2.3.4"}'], ["-cc", '{"x": "1.2.3.5"}']),
+        (["--lora-modules", "a=/l/1.0.0.3"], ["--lora-modules", "a=/l/1.0.0.4"]),
+        (["--something-new", "a::b"], ["--something-new", "c::d"]),
+    ],
+)
+def test_a_version_of_four_numbers_or_a_double_colon_is_no_address(one: list[str], other: list[str]) -> None:
+    assert fingerprint(argv(*one), LIVE).exact_key != fingerprint(argv(*other), LIVE).exact_key
+
+
+def test_a_model_named_like_its_pod_is_not_taken_for_another_pods() -> None:
+    keys = {
+        fingerprint(facts(argv=["vllm", "serve", f"/models/{name}"], hostname=name), LIVE).exact_key
+        for name in ("engine-0", "engine-1")
+    }
+    assert len(keys) == 2
+
+
+UNLIKE = [
+    {"index": 0, "name": "NVIDIA RTX 3090", "uuid": "GPU-aaaa1111", "bus": "0000:01"},
+    {"index": 1, "name": "NVIDIA RTX 5090", "uuid": "GPU-bbbb2222", "bus": "0000:02"},
+]
+ALIKE = [{**one, "name": "NVIDIA H200"} for one in UNLIKE]
+
+
+def seen(gpus: list[dict[str, Any]], visible: str, **more: str) -> Any:
+    return fingerprint(facts(gpus=gpus, environment={"CUDA_VISIBLE_DEVICES": visible, **more}), LIVE)
+
+
+@pytest.mark.parametrize(("one", "other"), [("0", "1"), ("GPU-aaaa1111", "GPU-bbbb2222"), ("0,1", "1,0"), ("0", "7")])
+@pytest.mark.parametrize("order", [{}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}])
+def test_of_unlike_gpus_the_exact_key_holds_those_that_the_engine_sees(one: str, other: str, order: Any) -> None:
+    assert seen(UNLIKE, one, **order).exact_key != seen(UNLIKE, other, **order).exact_key
+
+
+@pytest.mark.parametrize("order", [{}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}])
+def test_of_unlike_gpus_the_toolchain_key_holds_those_that_the_engine_sees(order: Any) -> None:
+    assert seen(UNLIKE, "0", **order).toolchain_key != seen(UNLIKE, "1", **order).toolchain_key
+    assert seen(ALIKE, "0", **order).exact_key == seen(ALIKE, "1", **order).exact_key
+
+
+def test_a_list_that_names_its_gpus_for_certain_is_resolved_and_another_is_kept_as_it_is() -> None:
+    by_name = seen(UNLIKE, "GPU-bbbb2222")
+    assert (by_name.toolchain["gpu_kinds"], by_name.exact["gpus.0"]) == ("NVIDIA RTX 5090", "NVIDIA RTX 5090")
+    assert "gpu_list" not in by_name.toolchain
+    by_bus = seen(UNLIKE, "1", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert by_bus.toolchain_key == by_name.toolchain_key
+    # The fastest GPU is the first one where nothing else is said.
+    by_speed = seen(UNLIKE, "1")
+    assert by_speed.toolchain["gpu_list"] == by_speed.exact["gpu_list"] == "1"
+
+
+SECRETS = (
+    "VLLM_API_KEY --api-key --api_key --api-k HF_TOKEN --hf-token --hf-t VLLM_AUTH s3_secret_access_key apiKey authToken token "
+    "VLLM_AUTHORIZATION --additional-config.token KEY_1 AWS_ACCESS_KEY_ID password PASSPHRASE credentials "
+    "--kv-transfer-config --kv_transfer_config --kv-transfer --kv-transfer-config.port --ec-transfer-config "
+    "--kv-events-config VLLM_KV_TRANSFER_CONFIG --model-loader-extra-config.s3_secret"
+).split()
+NO_SECRETS = (
+    "--max-num-batched-tokens --tokenizer --tokenizer-mode HF_TOKEN_FILE S3_SECRET_PATH --ssl-keyfile max_tokens "
+    "VLLM_TOKENS VLLM_MONKEY --kv-cache-dtype --enable-auth --model token_count eos_token_id --api-server-count "
+    "--model-loader-extra-config VLLM_KEEP_ALIVE_ON_ENGINE_DEATH --return-tokens-as-token-ids author"
+).split()
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_launcher_and_last_gate_agree_on_what_is_a_secret(name: str) -> None:
+    assert launchers.is_secret(name)
+    assert last_gate.is_secret(name)
+
+
+@pytest.mark.parametrize("name", NO_SECRETS)
+def test_launcher_and_last_gate_agree_on_what_is_no_secret(name: str) -> None:
+    assert not launchers.is_secret(name)
+    assert not last_gate.is_secret(name)
+
+
+def test_a_number_of_tokens_is_shown_so_that_explain_can_say_which_differs() -> None:
+    (one,) = compare(
+        fingerprint(argv("--max-num-batched-tokens", "4096", "--tokenizer", "t"), LIVE).exact,
+        fingerprint(argv("--max-num-batched-tokens", "8192", "--tokenizer", "t"), LIVE).exact,
+    )
+    assert (one.ours, one.theirs) == ("4096", "8192")
+
+
+HIDING = [
+    lambda secret: argv("--model-loader-extra-config", f'{{"s3_secret_access_key":"{secret}"}}'),
+    lambda secret: argv("--additional-config", f'{{"a": [{{"token": "{secret}"}}]}}'),
+    lambda secret: argv("--additional-config", f'{{"a": 1}} {{"token": "{secret}"'),
+    lambda secret: argv("--kv_transfer_config", f'{{"a": "{secret}"}}'),
+    lambda secret: shell(f"""vllm serve m --kv-transfer-config '{{"a": "x {secret}"}}'"""),
+    lambda secret: shell(f"export HF_TOKEN={secret}; login --hf-token {secret}; vllm serve m"),
+    lambda secret: shell(f"HF_TOKEN={secret} vllm serve m"),
+    lambda secret: env(VLLM_S3_URL=f"https://u:{secret}@h"),
+    lambda secret: env(VLLM_AUTH=secret),
+    lambda secret: env(VLLM_JSON=f'{{"auth": {{"password": "{secret}"}}}}'),
+]
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+def test_no_secret_reaches_the_store_and_another_secret_makes_another_key(hiding: Any) -> None:
+    one, same, other = (fingerprint(hiding(secret), LIVE) for secret in ("hunter2aa", "hunter2aa", "hunter3bb"))
+    assert "hunter" not in f"{one}{other}{[str(each) for each in compare(one.exact, other.exact)]}"
+    assert one.exact_key == same.exact_key != other.exact_key
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+def test_the_launchers_facts_hold_no_secret_and_equal_secrets_make_equal_keys(hiding: Any) -> None:
+    def told(secret: str) -> dict[str, Any]:
+        given = hiding(secret)
+        environment = {name: launchers.shown_value(name, value) for name, value in given["environment"].items()}
+        return {**given, "argv": launchers.without_secrets(given["argv"])[0], "environment": environment}
+
+    assert "hunter" not in str(told("hunter2aa"))
+    keys = [fingerprint(told(secret), LIVE).exact_key for secret in ("hunter2aa", "hunter2aa", "hunter3bb")]
+    assert keys[0] == keys[1] != keys[2]

@@ -82,3 +82,27 @@ def test_every_place_that_is_no_cache_is_declared_with_its_reason() -> None:
     assert "~/.cache/huggingface" in places
     assert "$TMPDIR/torchinductor_*/precompiled_headers" in places
     assert all(place.startswith(("~/", "$TMPDIR/")) for place in places)
+
+
+def test_a_directory_full_of_files_does_not_hide_what_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unmanaged, "ENTRIES", 40)
+    monkeypatch.setattr(unmanaged, "SHARE", 10)
+    for number in range(60):
+        fake.put(tmp_path / f"big/{number}", BIG)
+    fake.put(tmp_path / "newdsl/k", BIG)
+    found = sizes(tmp_path)
+    assert found[str(tmp_path / "newdsl")] == Unmanaged(str(tmp_path / "newdsl"), 100_000, 1, "live")
+    big = found[str(tmp_path / "big")]
+    assert (big.files, big.whole) == (20, False)
+    assert "grew by at least 2.0 MB (at least 20 new files)" in sentence(big)
+    assert "at least" not in sentence(found[str(tmp_path / "newdsl")])
+    assert [Path(one.path).name for one in grown(found, sizes(tmp_path))] == []
+
+
+def test_what_the_launcher_did_not_see_whole_grew_by_so_much_at_least() -> None:
+    class Seen:
+        path, bytes, files, where, whole = "/root/.x", 900_000, 9, "home", False
+
+    assert "at least" in sentence(grown({}, {}, [Seen()])[0])

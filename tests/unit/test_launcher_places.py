@@ -274,3 +274,43 @@ def test_a_file_of_arguments_is_known_by_what_is_in_it(tmp_path: Path):
         found += [facts.argument_files(["vllm", *words]) for words in (["--config", str(path)], [f"--config={path}"])]
     assert found[0] == found[1] != found[2] == found[3]
     assert facts.argument_files(["vllm", "--config", str(tmp_path / "absent")]) == {}
+
+
+def test_a_directory_full_of_files_does_not_hide_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(unmanaged, "ENTRIES", 40)
+    monkeypatch.setattr(unmanaged, "SHARE", 10)
+    (tmp_path / "control/attempts").mkdir(parents=True)
+    attempt = Attempt(str(tmp_path / "control"))
+    settings = {"extra_roots": [], "environment": {}, "not_caches": [], "live_cache": ""}
+    home = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "home/.cache")}
+    monkeypatch.setattr(unmanaged, "FIRST_LOOK_S", 60.0)
+    monkeypatch.setattr(unmanaged, "LOOK_S", 60.0)
+    write(tmp_path / "home/.cache/big", {str(number): "x" for number in range(60)})
+    until(lambda: time.time() > (tmp_path / "home/.cache/big/59").stat().st_ctime + 0.05, "files that are old")
+    watch = unmanaged.Watch(attempt, unmanaged.Places(settings, home, str(tmp_path / "control")), 0.01)
+    watch.look_before()
+    until(watch._seen.is_set, "the first look")
+    write(tmp_path / "home/.newdsl", {"k": "yy"})
+    found = until(lambda: (attempt.read("unmanaged.json") or {}).get("grown"), "a directory that grew")
+    watch.end()
+    assert [(os.path.basename(one["path"]), one["files"], one["whole"]) for one in found] == [(".newdsl", 1, True)]
+
+
+def test_a_directory_that_was_not_seen_to_its_end_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(unmanaged, "ENTRIES", 10)
+    monkeypatch.setattr(unmanaged, "SHARE", 10)
+    (tmp_path / "control/attempts").mkdir(parents=True)
+    attempt = Attempt(str(tmp_path / "control"))
+    settings = {"extra_roots": [], "environment": {}, "not_caches": [], "live_cache": ""}
+    home = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "home")}
+    monkeypatch.setattr(unmanaged, "FIRST_LOOK_S", 60.0)
+    monkeypatch.setattr(unmanaged, "LOOK_S", 60.0)
+    watch = unmanaged.Watch(attempt, unmanaged.Places(settings, home, str(tmp_path / "control")), 0.01)
+    watch.look_before()
+    until(watch._seen.is_set, "the first look")
+    write(tmp_path / "new", {str(number): "x" for number in range(60)})
+    (tmp_path / "home").mkdir()
+    (tmp_path / "new").rename(tmp_path / "home/.newdsl")
+    found = until(lambda: (attempt.read("unmanaged.json") or {}).get("grown"), "a directory that grew")
+    watch.end()
+    assert [(one["files"], one["whole"]) for one in found] == [(10, False)]
