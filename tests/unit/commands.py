@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ async def start(*words: str, variables: Mapping[str, str] | None = None, code: s
         sys.executable, *(("-c", code) if code else ("-m", "sidecar")), *words,
         env=environment(**(variables or {})), stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        # A shell ignores it in what it puts into the background, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

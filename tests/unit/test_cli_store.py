@@ -145,7 +145,10 @@ def test_no_store_at_all_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> No
         run("ls")
 
 
-def test_ls_says_who_tries_a_candidate_and_who_makes_the_first_generation_of_a_key(store: Path) -> None:
+def test_ls_says_who_tries_a_candidate_and_who_makes_the_first_generation_of_a_key(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     opened = open_store(str(store), "read-write", time.sleep)
     found = listed(store)
     tried = Claims(opened, "toolchain", found["key"], "pod-a")
