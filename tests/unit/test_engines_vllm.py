@@ -17,7 +17,7 @@ from sidecar.errors import EngineError, EngineUnauthorized, ModelNotServed, NotA
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_script import Script
 
-SHORT = Deadlines(health_s=0.1, metrics_s=0.1, facts_s=2, recheck_s=0.2, server_info_s=0.1)
+SHORT = Deadlines(health_s=0.1, metrics_s=0.1, facts_s=15, recheck_s=0.2, server_info_s=0.1)
 PROMPT = CompletionRequest(prompt=tuple(range(3, 103)), max_tokens=8)
 HELLO = ({"role": "user", "content": "Hello"},)
 
