@@ -120,7 +120,7 @@ class Daemon(SidecarProcess):
             return text if all(word in text for word in words) else ""
 
         try:
-            return until(look, f"a sentence with {words}", 15)
+            return until(look, f"a sentence with {words}")
         except AssertionError as error:
             raise AssertionError(f"{error}; told was:\n{self.notices()}") from None
 

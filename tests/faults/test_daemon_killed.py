@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -181,11 +182,17 @@ def test_a_daemon_that_hangs_keeps_the_engine_waiting_no_longer_than_the_cap(pod
 def test_a_daemon_that_hangs_while_restoring_is_late_and_touches_nothing(pod: Pod, planted: Planted):
     daemon = pod.start_daemon()
     pod.start_container({"WARMUP_LAUNCHER_WAIT_S": "2"})
-    daemon.caught_in("restoring")
+    # The worker first: it may have ended before the daemon is stopped, and then there is nothing to be late with.
+    workers = until(lambda: descendants(daemon.process.pid, "sidecar.caches.worker"), "a worker")
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
     daemon.kill(signal.SIGSTOP)
     assert pod.decision()["by"] == "launcher"
     pod.engine_pid()
     daemon.kill(signal.SIGCONT)
+    for pid in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     daemon.wait_until_ready(PATIENCE_S)
     assert daemon.status()["restore"]["outcome"] == "late"
     assert set(planted.states(pod.place.live_cache).values()) == {"empty"}
