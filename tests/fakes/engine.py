@@ -81,11 +81,16 @@ class FakeEngine:
             task.cancel()
         runner, self._runner = self._runner, None
         if runner is not None and runner.server is not None:
+            server = runner.server
             for site in list(runner.sites):
                 await site.stop()
-            for connection in list(runner.server.connections):
-                if connection.transport is not None:
-                    connection.transport.abort()
+            self._socket.close()
+            # One that was accepted just now is not among them yet, and nobody would ever answer it.
+            for _ in range(5):
+                for connection in list(server.connections):
+                    if connection.transport is not None:
+                        connection.transport.abort()
+                await asyncio.sleep(0)
             await runner.cleanup()
         self._socket.close()
 

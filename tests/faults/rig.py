@@ -36,6 +36,7 @@ description: A few requests.
 steps:
   - {kind: prefill, tokens: [1, 17], output_tokens: 2}
   - {kind: logprobs, values: [1], output_tokens: 2}
+search: {enabled: false}
 converge: {random_draws: 0, tolerance: 100, floor_s: 10}
 """
 
