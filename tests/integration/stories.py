@@ -35,6 +35,7 @@ description: Everything but log-probabilities.
 steps:
   - {kind: prefill, tokens: [1, 16, 128, 500]}
   - {kind: decode, batch: [1, 4], output_tokens: 32}
+search: {enabled: false}
 converge: {tolerance: 3, floor_s: 0.3, random_draws: 20}
 """
 
