@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -19,22 +20,32 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 
 
-class Peaks:
-    """Watch a running daemon while `with` lasts; `daemon` and `worker` are bytes, 0 while none was seen."""
+class _Watch:
+    """Look again and again from a thread while `with` lasts."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.daemon = self.worker = 0
-        self._process = subject.process
+    def __init__(self, name: str) -> None:
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="peaks", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def __enter__(self) -> Peaks:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Peaks(_Watch):
+    """Watch a running daemon while `with` lasts; `daemon` and `worker` are bytes, 0 while none was seen."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.daemon = self.worker = 0
+        self._process = subject.process
+        super().__init__("peaks")
 
     def _run(self) -> None:
         while not self._end.wait(LOOK_S):
@@ -48,7 +59,7 @@ class Peaks:
                     self.worker = max(self.worker, _peak(child.pid))
 
 
-class FamilyPeak:
+class FamilyPeak(_Watch):
     """Watch the children of this process while `with` lasts: `bytes` is the most that all of them took at a time.
 
     What they share counts once (proportional set size, proc(5) smaps_rollup).
@@ -56,16 +67,7 @@ class FamilyPeak:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="family-peak", daemon=True)
-
-    def __enter__(self) -> FamilyPeak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
+        super().__init__("family-peak")
 
     def _run(self) -> None:
         this = psutil.Process()
