@@ -48,6 +48,9 @@ COMMANDS: Mapping[str, Entry] = {
     "profiles": Entry("profiles", "List, show, check and explain the warm-up profiles."),
     "plan": Entry("plan", "Show what warm-up would send to an engine, request by request, without sending it."),
     "store": Entry("store", "List, check and explain the shared store; keep bad generations from being used."),
+    "injector": Entry("injector", "Serve the admission webhook that puts the sidecar into labelled pods."),
+    "restore": Entry("restore", "Lay the kernel caches down once, for clusters without native sidecars, and end."),
+    "launcher": Entry("launcher", "Put the launcher into the control directory, for clusters without native sidecars."),
     "docs": Entry("docs", "Print the reference tables, write them into the README, or check those there."),
     "completion": Entry("completion", "Print the completion script for bash, zsh or fish."),
 }

@@ -195,10 +195,68 @@ class ControlSocketUnusable(WarmupError):
 
 
 class GpuUnavailable(WarmupError):
-    """NVML is absent or doesn't answer."""
+    """NVML is absent or doesn't answer. `kind` is the word for metrics."""
+
+    kind: str = "other"
 
     outcome = "gpu_unavailable"
     retry = True
+
+
+class KubernetesError(WarmupError):
+    """The API server answered in a way that can't be used."""
+
+    outcome = "kubernetes_error"
+    retry = True
+
+
+class NotInKubernetes(KubernetesError):
+    """Nothing tells where the API server is, or there is no token to show it."""
+
+    outcome = "not_in_kubernetes"
+
+
+class KubernetesUnreachable(KubernetesError):
+    """The API server does not answer, or not in time."""
+
+    outcome = "kubernetes_unreachable"
+
+
+class KubernetesUnauthorized(KubernetesError):
+    """The API server does not accept the token."""
+
+    outcome = "kubernetes_unauthorized"
+
+
+class KubernetesForbidden(KubernetesError):
+    """The service account lacks a right."""
+
+    outcome = "kubernetes_forbidden"
+
+
+class KubernetesNotFound(KubernetesError):
+    """The API server knows no such object."""
+
+    outcome = "kubernetes_not_found"
+
+
+class KubernetesConflict(KubernetesError):
+    """Somebody else changed the object first, or it is another of the same name."""
+
+    outcome = "kubernetes_conflict"
+
+
+class KubernetesBusy(KubernetesError):
+    """The API server asks for a pause."""
+
+    outcome = "kubernetes_busy"
+
+
+class KubernetesRefused(KubernetesError):
+    """The API server finds the request invalid."""
+
+    outcome = "kubernetes_refused"
+    retry = False
 
 
 def every_error() -> list[type[WarmupError]]:

@@ -10,10 +10,9 @@ import errno
 import io
 import json
 import os
-import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,13 @@ NO_FOLDER_RENAME = NO_LINKS_HERE | {errno.EXDEV, errno.EMFILE, errno.EINVAL}
 NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES})
 
 
+# What to write: bytes, or what gives them piece by piece each time it is called.
+Content = bytes | Callable[[], Iterable[bytes]]
+
+
 def temporary_name(path: Path) -> Path:
     """Name a temporary file beside `path` that nobody else uses, in this pod or another."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(6)}.tmp")
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
 
 
 def is_temporary(name: str) -> bool:
@@ -66,7 +69,7 @@ def write_durably(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
     sync_directory(path.parent)
 
 
-def create_exclusively(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
+def create_exclusively(path: Path, data: Content, mode: int = FILE_MODE) -> None:
     """Create a file with its whole content, unless it exists. Raises FileExistsError, else OSError.
 
     The finished temporary file is linked to its name. Where links are not supported, the name is created with
@@ -80,7 +83,7 @@ def create_exclusively(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
     sync_directory(path.parent)
 
 
-def create_folder_exclusively(path: Path, name: str, data: bytes, prepare_in: Path) -> None:
+def create_folder_exclusively(path: Path, name: str, data: Content, prepare_in: Path) -> None:
     """Create a directory that holds one file, whole, unless there is one that is not empty. Raises FileExistsError, else OSError.
 
     The finished directory is renamed to its name, which fails where one with anything in it is (rename(2), ENOTEMPTY).
@@ -98,6 +101,19 @@ def create_folder_exclusively(path: Path, name: str, data: bytes, prepare_in: Pa
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
     sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents so that the engine's group can write too. Raises OSError."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        # Not `exist_ok`, which looks again: on a network volume another client's directory may stay unseen for a while.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        share_with_group(folder)
 
 
 def share_with_group(folder: Path) -> None:
@@ -152,7 +168,7 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _write_temporary(path: Path, data: bytes, mode: int) -> Path:
+def _write_temporary(path: Path, data: Content, mode: int) -> Path:
     temporary = temporary_name(path)
     try:
         _fill(temporary, data, mode)
@@ -174,15 +190,16 @@ def open_shared(path: Path | str, flags: int, mode: int) -> int:
     return descriptor
 
 
-def _fill(path: Path, data: bytes, mode: int) -> None:
+def _fill(path: Path, data: Content, mode: int) -> None:
     descriptor = open_shared(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
+        for piece in _pieces(data):
+            stream.write(piece)
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def _link_or_create(temporary: Path, path: Path, data: bytes, mode: int) -> None:
+def _link_or_create(temporary: Path, path: Path, data: Content, mode: int) -> None:
     try:
         os.link(temporary, path)
     except OSError as error:
@@ -194,7 +211,7 @@ def _link_or_create(temporary: Path, path: Path, data: bytes, mode: int) -> None
         _fill_or_remove(path, data, mode)
 
 
-def _rename_folder_or_create(prepared: Path, path: Path, name: str, data: bytes) -> None:
+def _rename_folder_or_create(prepared: Path, path: Path, name: str, data: Content) -> None:
     try:
         os.rename(prepared, path)
     except OSError as error:
@@ -211,14 +228,19 @@ def _rename_folder_or_create(prepared: Path, path: Path, name: str, data: bytes)
         create_exclusively(path / name, data)
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _holds(path: Path, data: Content) -> bool:
     try:
-        return path.read_bytes() == data
+        with open(path, "rb") as stream:
+            return all(stream.read(len(piece)) == piece for piece in _pieces(data)) and not stream.read(1)
     except OSError:
         return False
 
 
-def _fill_or_remove(path: Path, data: bytes, mode: int) -> None:
+def _pieces(data: Content) -> Iterable[bytes]:
+    return (data,) if isinstance(data, bytes) else data()
+
+
+def _fill_or_remove(path: Path, data: Content, mode: int) -> None:
     try:
         _fill(path, data, mode)
     except FileExistsError:

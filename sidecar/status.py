@@ -145,18 +145,21 @@ SECTIONS: Mapping[str, str] = {
     "degraded": "What is switched off and why: broken settings, store, port.",
     "engine": "`url`, `kind`, `version`, `model`, `identity`, `state`, `detail`, `limits` and `sources` of each fact, "
     "`running`, `waiting`, `kv_cache_usage`, `attempt`, `restarts`, `healthy_after_s` (attempt start to first answer), "
-    "`last_exit`.",
+    "`last_exit`, `kv_cache` (blocks, tokens, shortfall against `earlier_boots` of the key, sentence, restart), "
+    "`no_progress` (a sentence while an engine that is not ready shows none).",
     "restore": "`outcome` (pending, waiting, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
     "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, `waited_s`, "
     "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched, why).",
-    "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, adopted), `sentence`, "
+    "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, unwarmed, adopted), "
+    "`sentence`, "
     "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
-    "seconds, detail), "
-    "`phase` (replay, rounds, search, draws), `searched`, `open` (ranges not covered), `replayed`, `lost` (compiled again), "
+    "seconds, detail, `stalls` bursts that stalled and their sum `stall_s`), "
+    "`phase` (replay, rounds, search, draws), `searched`, `open` (ranges not covered), `idle_ranks` (no progress there), "
+    "`replayed`, `lost` (compiled again), "
     "`kernels_before_ready` and `kernels_after_ready` per family, `requests`, `seconds`.",
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
     "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
-    "golden": "`outcome` (pending, running, passed, degenerate, failed, engine_gone), `sentence`, `checks`.",
+    "golden": "`outcome` (pending, running, passed, skipped, degenerate, failed, engine_gone), `sentence`, `checks`.",
     "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; "
     "`unmanaged`: directories in no family that grew (path, bytes, files, where); or `trouble`.",
     "gpu": "What NVML says, or `unavailable` with the reason.",

@@ -5,43 +5,44 @@ What makes an entry usable is said in `validity`; what becomes of the others is 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sidecar.caches import validity
-from sidecar.caches.families import BY_NAME
 from sidecar.caches.forks import Lost, Note, spread
+from sidecar.caches.selection import Selection
 from sidecar.caches.unpacking import LOST
 
 # Files of one piece of work: enough to be worth a message, few enough to share them out evenly.
 SLICE = 2000
 
-Sizes = Mapping[str, int]
-Slice = tuple[str, dict[str, list[str]]]
-
 
 def broken(
-    families: Mapping[str, Sizes], staged: Path, live: Path, jobs: int, cuda_majors: Collection[str] = ()
+    families: Mapping[str, Selection], staged: Path, live: Path, jobs: int, cuda_majors: Collection[str] = ()
 ) -> dict[str, dict[str, str]]:
     """Map each family to its entries that are not whole, with the reason.
 
-    `families` maps each one's files to their bytes, `staged` holds them now, and `live` is where the engine will find
-    them. `cuda_majors` is passed on to `validity.broken`.
+    `families` are the files that `staged` holds now, and `live` is where the engine will find them. `cuda_majors` is
+    passed on to `validity.broken`.
     """
-    slices = [one for name, sizes in families.items() for one in _slices(name, sizes)]
+    slices = [(name, rows) for name, files in families.items() for rows in files.slices(SLICE)]
 
     def work(number: int, _note: Note) -> dict[str, str]:
-        name, entries = slices[number]
-        family, sizes = BY_NAME[name], families[name]
-        chosen = {path: sizes[path] for paths in entries.values() for path in paths}
-        return validity.broken(family, chosen, staged / name, live / family.directory, cuda_majors)
+        name, rows = slices[number]
+        family, sizes = families[name].family, _sizes(families[name], rows)
+        return validity.broken(family, sizes, staged / name, live / family.directory, cuda_majors)
 
     found: dict[str, dict[str, str]] = {name: {} for name in families}
     many = sum(map(len, families.values())) > SLICE
     for number, reasons in _results(len(slices), jobs if many else 1, work):
-        name, entries = slices[number]
-        found[name].update(dict.fromkeys(entries, LOST) if isinstance(reasons, Lost) else reasons)
+        name, rows = slices[number]
+        if isinstance(reasons, Lost):
+            family, paths = families[name].family, _sizes(families[name], rows)
+            found[name].update(dict.fromkeys(validity.entries(family, paths), LOST))
+        else:
+            found[name].update(reasons)
     return found
 
 
@@ -51,14 +52,7 @@ def _results(count: int, jobs: int, work: Any) -> Iterator[tuple[int, Any]]:
     return ((number, work(number, lambda _note: None)) for number in range(count))
 
 
-def _slices(name: str, sizes: Sizes) -> Iterator[Slice]:
-    entries: dict[str, list[str]] = {}
-    files = 0
-    for entry, paths in validity.entries(BY_NAME[name], sizes).items():
-        entries[entry] = paths
-        files += len(paths)
-        if files >= SLICE:
-            yield name, entries
-            entries, files = {}, 0
-    if entries:
-        yield name, entries
+def _sizes(files: Selection, rows: array[int]) -> dict[str, int]:
+    """Give the files among some rows with their bytes; links have none."""
+    table = files.table
+    return {table.paths[row]: table.sizes[row] for row in rows if row not in table.links}

@@ -82,10 +82,17 @@ class Claims:
             # A store that is full or can't be written can still be restored from.
             return None
 
-    def _lapsed(self, what: str, seen: Seen) -> bool:
-        folder = (FOLDER, what, f"{seen.epoch:08d}")
+    def age_s(self, what: str, epoch: int) -> float | None:
+        """Give how long ago a holder's last beat was, in seconds of the store's own clock; None when there is none.
+
+        That clock is asked by writing a file for a moment. Raises StoreUnavailable, StoreReadOnly or StoreFull.
+        """
+        folder = (FOLDER, what, f"{epoch:08d}")
         ages = (self._store.note_age_s(self._scope, self._key, (*folder, name)) for name in (BEAT, HOLDER))
-        age = next((each for each in ages if each is not None), None)
+        return next((each for each in ages if each is not None), None)
+
+    def _lapsed(self, what: str, seen: Seen) -> bool:
+        age = self.age_s(what, seen.epoch)
         # A beat from the future was written before the store's clock was set back: nobody knows when.
         return age is None or abs(age) > TTL_S
 

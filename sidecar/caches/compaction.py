@@ -5,14 +5,16 @@ Old packs stay: other generations and restores under way may need them. No gener
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from typing import BinaryIO, cast
 
-from sidecar.caches.manifest import Manifest, Pack, StoredFile
+from sidecar.caches.file_table import FileTable
+from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.packing import PACK_BYTES
-from sidecar.caches.packs import PackReader, PackWriter, room_for
+from sidecar.caches.packs import HEADERS, PackReader, PackWriter, room_for
 from sidecar.caches.store import DirectoryStore
 from sidecar.errors import StoreDamaged, StoreFull, StoreUnavailable
 
@@ -26,12 +28,40 @@ AT_LEAST = 8
 WORK_BYTES = 512 << 20
 
 
-@dataclass
-class Moved:
-    """Where files lie now, by where they lay, and the packs written for them."""
+class Shelf:
+    """What moved out of one pack, sorted by where it lay: offset and size there, new pack and offset."""
 
-    files: dict[StoredFile, StoredFile] = field(default_factory=dict)
-    packs: list[Pack] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.offsets, self.sizes, self.places = array("Q"), array("Q"), array("Q")
+        self.packs = array("I")
+
+    def find(self, offset: int, size: int) -> int:
+        """Say which of these lay at an offset with a size; -1 when none did. The bytes there are the same then."""
+        at = bisect_left(self.offsets, offset)
+        while at < len(self.offsets) and self.offsets[at] == offset:
+            if self.sizes[at] == size:
+                return at
+            at += 1
+        return -1
+
+
+class Moved:
+    """What moved, by the pack in which it lay, and the packs written for it."""
+
+    def __init__(self) -> None:
+        self.shelves: dict[str, Shelf] = {}
+        self.packs: list[Pack] = []
+
+    def applied(self, files: FileTable) -> FileTable:
+        """Give the same files, those that moved in their new place. Any generation's: one may have won meanwhile."""
+        return files.with_places(self._places(files)) if self.shelves else files
+
+    def _places(self, files: FileTable) -> Iterator[tuple[int, str, int]]:
+        for row in range(len(files)):
+            shelf = self.shelves.get(files.pack(row))
+            at = shelf.find(files.offsets[row], files.sizes[row]) if shelf else -1
+            if shelf and at >= 0:
+                yield row, self.packs[shelf.packs[at]].digest, shelf.places[at]
 
 
 def crowded(manifest: Manifest) -> list[Pack]:
@@ -39,10 +69,14 @@ def crowded(manifest: Manifest) -> list[Pack]:
 
     Packs that are large and alive stay as they are, however many there are: a generation may well need them.
     """
+    if len(manifest.packs) <= PACKS:
+        # Nearly always there is nothing to do, and this much can be said without a look at each file.
+        least = sum(manifest.files.sizes) + HEADERS * (len(manifest.files) - len(manifest.files.links))
+        if least >= (1 - DEAD) * sum(pack.unpacked for pack in manifest.packs):
+            return []
     alive = dict.fromkeys((pack.digest for pack in manifest.packs), 0)
-    for file in manifest.files:
-        if file.pack:
-            alive[file.pack] += room_for(file.size)
+    for digest, size in manifest.files.sizes_by_pack():
+        alive[digest] += room_for(size)
     wasted = sum(alive.values()) < (1 - DEAD) * sum(pack.unpacked for pack in manifest.packs)
     if len(manifest.packs) <= PACKS and not wasted:
         return []
@@ -68,8 +102,8 @@ def move(store: DirectoryStore, manifest: Manifest) -> Moved:
     with suppress(StoreFull, StoreUnavailable):
         while mover.has_more:
             pack = store.add_pack(mover.fill)
+            mover.shelve(moved.shelves, len(moved.packs))
             moved.packs.append(pack)
-            moved.files.update({old: new._replace(pack=pack.digest) for old, new in mover.written.items()})
     mover.close()
     return moved
 
@@ -77,13 +111,14 @@ def move(store: DirectoryStore, manifest: Manifest) -> Moved:
 class _Mover:
     def __init__(self, store: DirectoryStore, manifest: Manifest, packs: list[Pack]) -> None:
         self._store = store
-        self._files: dict[str, list[StoredFile]] = {pack.digest: [] for pack in packs}
-        for file in manifest.files:
-            if file.pack in self._files:
-                self._files[file.pack].append(file)
+        self._table = manifest.files
+        self._rows: dict[str, array[int]] = {pack.digest: array("I") for pack in packs}
+        for row in range(len(self._table)) if packs else ():
+            if self._table.pack(row) in self._rows:
+                self._rows[self._table.pack(row)].append(row)
         self._sources = self._read()
         self._next = next(self._sources, None)
-        self.written: dict[StoredFile, StoredFile] = {}
+        self._written: list[tuple[int, int]] = []
 
     @property
     def has_more(self) -> bool:
@@ -93,34 +128,44 @@ class _Mover:
     def fill(self, stream: BinaryIO) -> Pack:
         """Write the next pack."""
         writer = PackWriter(stream)
-        self.written = {}
+        self._written = []
         size = 0
         while self._next is not None and size < PACK_BYTES:
-            file, source = self._next
+            row, source = self._next
+            file = self._table[row]
             stored = cast(BinaryIO, source)
             name = f"{file.family}/{file.path}"
             offset, digest = writer.add_file(name, file.size, file.mtime_ns, file.mode, stored)
             if digest == file.sha256:
-                self.written[file] = file._replace(offset=offset)
+                self._written.append((row, offset))
             size += file.size
             self._next = next(self._sources, None)
         return writer.close()
+
+    def shelve(self, shelves: dict[str, Shelf], pack: int) -> None:
+        """Take note of what went into the pack that was written last and gets this number."""
+        for row, place in self._written:
+            shelf = shelves.setdefault(self._table.pack(row), Shelf())
+            shelf.offsets.append(self._table.offsets[row])
+            shelf.sizes.append(self._table.sizes[row])
+            shelf.packs.append(pack)
+            shelf.places.append(place)
 
     def close(self) -> None:
         """Close what is open."""
         self._sources.close()
 
-    def _read(self) -> Generator[tuple[StoredFile, _Source]]:
-        for digest, files in self._files.items():
+    def _read(self) -> Generator[tuple[int, _Source]]:
+        for digest, rows in self._rows.items():
             try:
                 stream = self._store.open_pack(digest)
             except (StoreDamaged, StoreUnavailable):
                 continue
             with closing(stream):
                 reader = PackReader(stream)
-                for file in sorted(files, key=lambda one: one.offset):
-                    source = _Source(reader.pieces(file.offset, file.size))
-                    yield file, source
+                for row in sorted(rows, key=self._table.offsets.__getitem__):
+                    source = _Source(reader.pieces(self._table.offsets[row], self._table.sizes[row]))
+                    yield row, source
                     if source.failed:
                         break
 

@@ -6,122 +6,178 @@ Entries are taken whole, because their files belong together: ninja's log fits o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from sidecar.caches import validity
 from sidecar.caches.families import BY_NAME, Family, is_restless
-from sidecar.caches.manifest import Manifest, StoredFile
-from sidecar.caches.scan import Entry, Tree
+from sidecar.caches.file_table import CHUNK as RUN
+from sidecar.caches.file_table import FileTable, StoredFile
+from sidecar.caches.kernel_entries import Entries
+from sidecar.caches.listing import Listing
 from sidecar.caches.snapshot import Snapshot
 
 CHUNK = 1024 * 1024
-Stored = dict[str, dict[str, StoredFile]]
-ByEntry = Callable[[Mapping[str, Entry]], dict[str, list[str]]]
 
 
-@dataclass
-class Delta:
-    """Paths to add, by family, and the paths of the parent that they take the place of."""
+class Added:
+    """Files of one family to add, entry by entry, as rows of its listing; and the parent's rows that each replaces."""
 
-    added: dict[str, list[str]] = field(default_factory=dict)
-    replaced: dict[str, list[str]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.rows = array("I")
+        self._ends = array("I")
+        self._replaced: dict[int, Sequence[int]] = {}
 
-    def __bool__(self) -> bool:
-        return any(self.added.values())
+    def add(self, rows: Sequence[int], replaced: Sequence[int]) -> None:
+        """Add files of one entry, and say which of the parent's files go for them."""
+        if replaced:
+            self._replaced[len(self._ends)] = replaced
+        self.rows.extend(rows)
+        self._ends.append(len(self.rows))
+
+    def entries(self) -> Iterator[tuple[array[int], Sequence[int]]]:
+        """Yield for each entry the rows to add and those of the parent that go for them."""
+        begin = 0
+        for number, end in enumerate(self._ends):
+            yield self.rows[begin:end], self._replaced.get(number, ())
+            begin = end
+
+
+# What to add, by family.
+Delta = dict[str, Added]
 
 
 class Digests:
     """Digests of live files, each computed once: a publisher that loses a race compares again."""
 
-    def __init__(self, live_cache: Path) -> None:
-        self._live_cache = live_cache
-        self._known: dict[tuple[str, str], str] = {}
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._known: dict[tuple[str, int], str] = {}
 
-    def of(self, family: str, path: str) -> str:
+    def of(self, family: Family, row: int) -> str:
         """Return the SHA-256 of a live file, empty when it can't be read."""
-        if (family, path) not in self._known:
-            self._known[family, path] = _digest(self._live_cache / BY_NAME[family].directory / path)
-        return self._known[family, path]
+        if (family.name, row) not in self._known:
+            self._known[family.name, row] = _digest(self._snapshot.place(family, row))
+        return self._known[family.name, row]
 
 
 def compute(
     snapshot: Snapshot,
-    parent: Manifest | None,
-    restored: Manifest | None,
+    parent: FileTable,
+    origin: Callable[[], FileTable],
     digests: Digests,
-    is_whole: Callable[[Family, str, list[str]], bool],
+    is_whole: Callable[[Family, Sequence[int]], bool],
 ) -> Delta:
     """Compare the snapshot with the newest generation, and with the one this live cache was restored from.
 
     An entry that the parent lacks is added. One that both have and that differs stays the parent's, unless the engine
     rebuilt what was restored from just this version (then the stored one is of no use), or the live one has more
-    files. `is_whole` is asked of entries that would be added: there are few, and each answer opens files.
+    files. `origin` and `is_whole` are asked about few entries: one reads a manifest, the other opens files. Both tables
+    are ordered.
     """
-    delta = Delta()
-    theirs = _by_family(parent)
-    origin = theirs if restored is parent else _by_family(restored)
-    for name, tree in snapshot.trees.items():
-        stored = theirs.get(name, {})
-        family = BY_NAME[name]
-        live_entries = validity.entries(family, tree)
-        # Most paths are on both sides, and the pattern that tells a path's entry costs more than all else here.
-        known = {path: entry for entry, paths in live_entries.items() for path in paths}
-        stored_entries: dict[str, list[str]] = {}
-        for path in stored:
-            stored_entries.setdefault(known.get(path) or validity.entry_of(family, path), []).append(path)
-        for entry, paths in live_entries.items():
-            chosen = _Choice(name, tree, stored, origin.get(name, {}), digests).of(paths, stored_entries.get(entry, []))
-            if chosen and is_whole(family, entry, paths):
-                delta.added.setdefault(name, []).extend(chosen)
-                if len(chosen) == len(paths):
-                    delta.replaced.setdefault(name, []).extend(stored_entries.get(entry, []))
+    delta: Delta = {}
+    for name, listing in snapshot.listings.items():
+        family, stored = BY_NAME[name], parent.rows_of(name)
+        parents = Entries(family, parent.paths, stored)
+        added = Added()
+        for entry in snapshot.entries(family).touched(_different(listing, parent, stored)):
+            rows, theirs = snapshot.publishable(family, entry), parents.rows(entry)
+            chosen = _Choice(family, listing, rows, [parent[row] for row in theirs], origin, digests).rows()
+            if chosen and is_whole(family, rows):
+                added.add(chosen, theirs if len(chosen) == len(rows) else ())
+        if added.rows:
+            delta[name] = added
     return delta
 
 
-@dataclass(frozen=True)
-class _Choice:
-    family: str
-    tree: Tree
-    stored: dict[str, StoredFile]
-    origin: dict[str, StoredFile]
-    digests: Digests
+def _different(listing: Listing, table: FileTable, stored: range) -> Iterator[int]:
+    """Yield the live files that a generation lacks or has with another size, time or target; `stored` are its rows.
 
-    def of(self, live: list[str], theirs: list[str]) -> list[str]:
-        """Name the live files of one entry to add: all of them, the extra ones, or none."""
-        extra = [path for path in live if path not in self.stored]
+    Nearly always nothing differs, and columns are compared many times as fast as files.
+    """
+    row, other = 0, stored.start
+    while row < len(listing) and other < stored.stop:
+        more = min(RUN, len(listing) - row, stored.stop - other)
+        end = row + more
+        if _is_same_run(listing, table, row, other, more):
+            row, other = end, other + more
+        while row < end and other < stored.stop:
+            ours, theirs = listing.paths[row], table.paths[other]
+            if ours < theirs or (ours == theirs and not _is_same(listing, table, row, other)):
+                yield row
+            row, other = row + (ours <= theirs), other + (ours >= theirs)
+    yield from range(row, len(listing))
+
+
+def _is_same_run(listing: Listing, table: FileTable, row: int, other: int, count: int) -> bool:
+    end, until = row + count, other + count
+    return (
+        listing.mtimes[row:end] == table.mtimes[other:until]
+        and listing.sizes[row:end] == table.sizes[other:until]
+        and listing.paths.run(row, end) == table.paths.run(other, until)
+        and _has_none(listing.links, row, end)
+        and _has_none(table.links, other, until)
+    )
+
+
+def _has_none(links: Mapping[int, str], row: int, end: int) -> bool:
+    return not links or links.keys().isdisjoint(range(row, end))
+
+
+def _is_same(listing: Listing, table: FileTable, row: int, other: int) -> bool:
+    if row in listing.links or other in table.links:
+        return listing.links.get(row) == table.links.get(other)
+    return listing.sizes[row] == table.sizes[other] and listing.mtimes[row] == table.mtimes[other]
+
+
+class _Choice:
+    """Decide about one entry."""
+
+    def __init__(
+        self,
+        family: Family,
+        listing: Listing,
+        rows: Sequence[int],
+        stored: Sequence[StoredFile],
+        origin: Callable[[], FileTable],
+        digests: Digests,
+    ) -> None:
+        self._family = family
+        self._live: Mapping[str, int] = {listing.paths[row]: row for row in rows}
+        self._listing = listing
+        self._stored: Mapping[str, StoredFile] = {file.path: file for file in stored}
+        self._origin = origin
+        self._digests = digests
+
+    def rows(self) -> list[int]:
+        """Name the live files of the entry to add: all of them, the extra ones, or none."""
+        live = list(self._live.values())
+        extra = [row for path, row in self._live.items() if path not in self._stored]
         if len(extra) == len(live):
             return live
-        if all(self._same(path) for path in live if path in self.stored):
+        if all(self._same(path, row) for path, row in self._live.items() if path in self._stored):
             return extra
-        covers = set(live).issuperset(theirs)
-        return live if covers and (extra or self._is_rebuilt(theirs)) else []
+        covers = self._live.keys() >= self._stored.keys()
+        return live if covers and (extra or self._is_rebuilt()) else []
 
-    def _is_rebuilt(self, theirs: list[str]) -> bool:
+    def _is_rebuilt(self) -> bool:
         """Say whether the parent's version is the one this live cache was restored from."""
-        return all(path in self.origin and self.origin[path].sha256 == self.stored[path].sha256 for path in theirs)
+        origin = self._origin()
+        found = {path: origin.row_of(self._family.name, path) for path in self._stored}
+        return all(row >= 0 and origin[row].sha256 == self._stored[path].sha256 for path, row in found.items())
 
-    def _same(self, path: str) -> bool:
-        ours, theirs = self.tree[path], self.stored[path]
-        if is_restless(BY_NAME[self.family], path):
+    def _same(self, path: str, row: int) -> bool:
+        theirs, link = self._stored[path], self._listing.links.get(row, "")
+        if is_restless(self._family, path):
             return True
-        if ours.link or theirs.link:
-            return ours.link == theirs.link
-        if ours.size != theirs.size:
+        if link or theirs.link:
+            return link == theirs.link
+        if self._listing.sizes[row] != theirs.size:
             return False
         # Restored files keep their times to the nanosecond, so equal times mean equal bytes.
-        return ours.mtime_ns == theirs.mtime_ns or self.digests.of(self.family, path) == theirs.sha256
+        return self._listing.mtimes[row] == theirs.mtime_ns or self._digests.of(self._family, row) == theirs.sha256
 
 
-def _by_family(manifest: Manifest | None) -> Stored:
-    found: Stored = {}
-    for file in manifest.files if manifest else ():
-        found.setdefault(file.family, {})[file.path] = file
-    return found
-
-
-def _digest(path: Path) -> str:
+def _digest(path: str) -> str:
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as stream:

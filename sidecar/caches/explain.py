@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sidecar.caches.fingerprint import Difference, Fingerprint, KeyScope, compare
+from sidecar.caches.fingerprint import SCHEME, Difference, Fingerprint, KeyScope, compare, key_of
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import REASONS, FamilyCount, RestoreOutcome
 from sidecar.caches.store import DirectoryStore
+from sidecar.errors import StoreDamaged
 
 # Facts files read to find the nearest key: one small read each, within a restore's budget even on a slow volume.
 KEYS_LOOKED_AT = 64
@@ -20,22 +21,51 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Nearest:
-    """The known key that differs in the fewest facts, and those facts; no key when the store knows none."""
+    """The known key that differs in the fewest facts, and those facts, those with another value first.
+
+    No key when the store knows none that can be compared; `older` counts keys whose facts an older version of the sidecar
+    wrote down by other rules (`fingerprint.SCHEME`).
+    """
 
     key: str
     differences: Sequence[Difference]
+    older: int = 0
 
 
-def nearest(store: DirectoryStore, known: Fingerprint, scope: KeyScope = "exact") -> Nearest:
-    """Find the key of a scope in the store that is nearest to this engine's. Raises StoreUnavailable."""
+def nearest(
+    store: DirectoryStore, known: Fingerprint, scope: KeyScope = "exact", most: int = KEYS_LOOKED_AT
+) -> Nearest:
+    """Find, among `most` keys of a scope in the store, the nearest to this engine's. Raises StoreUnavailable."""
     best = Nearest("", ())
-    for key, facts in store.known_facts(scope, KEYS_LOOKED_AT):
+    compared = set()
+    for key, facts in store.known_facts(scope, most):
+        compared.add(key)
         if key == known.key(scope):
             continue
         differences = compare(known.facts(scope), facts)
         if not best.key or len(differences) < len(best.differences):
             best = Nearest(key, differences)
-    return best
+    if not best.key:
+        return Nearest(
+            "", (), sum(_is_older(store, scope, key) for key in store.keys(scope)[:most] if key not in compared)
+        )
+    return Nearest(best.key, sorted(best.differences, key=lambda one: (one.how != "changed", one.fact)))
+
+
+def _is_older(store: DirectoryStore, scope: KeyScope, key: str) -> bool:
+    try:
+        facts = (store.read_note(scope, key, ("facts.json",)) or {}).get("facts")
+    except StoreDamaged:
+        return False
+    return isinstance(facts, dict) and any(key_of(scope, facts, scheme) == key for scheme in range(1, SCHEME))
+
+
+def older_sentence(older: int) -> str:
+    """Say what keys of an older version mean."""
+    keys = "1 key was" if older == 1 else f"{older} keys were"
+    return (
+        f"{keys} made by an older version of the sidecar, whose rules for keys were others: they are never used again."
+    )
 
 
 def sentence_for(
@@ -44,8 +74,12 @@ def sentence_for(
     families: Mapping[str, FamilyCount],
     rejected: Mapping[str, int],
     near: Nearest | None,
+    no_room: str = "",
 ) -> str:
-    """Say in one or two sentences what was restored, what was left out, and why it was not more."""
+    """Say in one or two sentences what was restored, what was left out, and why it was not more.
+
+    `no_room` is a sentence of its own on families that were left out because they don't fit.
+    """
     parts = []
     if families:
         files = sum(one.files for one in families.values())
@@ -61,9 +95,15 @@ def sentence_for(
         parts.append("The store has nothing that fits; what this pod's earlier attempt compiled is kept.")
     elif outcome == "miss":
         parts.append("The store has nothing for this engine yet; it starts cold.")
+    if no_room:
+        parts.append(no_room)
     if near is not None:
         parts.append(_why_not_exact(near))
-    bad = {reason: count for reason, count in rejected.items() if reason in REASONS}
+    bad = {
+        reason: count
+        for reason, count in rejected.items()
+        if reason in REASONS and not (no_room and reason == "no_space")
+    }
     if bad:
         parts.append("Left out: " + ", ".join(f"{count} {REASONS[reason]}" for reason, count in bad.items()) + ".")
     return " ".join(parts)
@@ -71,7 +111,8 @@ def sentence_for(
 
 def _why_not_exact(near: Nearest) -> str:
     if not near.key:
-        return "No generation for exactly these facts was ever published to it."
+        nothing = "No generation for exactly these facts was ever published to it."
+        return f"{nothing} {older_sentence(near.older)}" if near.older else nothing
     named = "; ".join(str(one) for one in near.differences[:NAMED])
     more = len(near.differences) - NAMED
     return f"The nearest known key differs in {named}{f'; and {more} more' if more > 0 else ''}."

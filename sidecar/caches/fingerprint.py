@@ -16,12 +16,15 @@ from typing import Any, Literal
 from sidecar.caches import normalise, privacy, visible_gpus
 
 KeyScope = Literal["exact", "toolchain"]
-SCHEME = 2
+Stored = Literal["value", "value, secrets as digests"]
+# 3: JSON in arguments is spelt in one way. A key of another scheme is never found: a miss, which `store explain` tells.
+SCHEME = 3
 KEY_LENGTH = 32
 BOTH: tuple[KeyScope, ...] = ("exact", "toolchain")
 EXACT: tuple[KeyScope, ...] = ("exact",)
 TOOLCHAIN: tuple[KeyScope, ...] = ("toolchain",)
 NONE: tuple[KeyScope, ...] = ()
+SECRETS: Stored = "value, secrets as digests"
 
 Facts = Mapping[str, Any]
 Values = dict[str, str]
@@ -29,7 +32,7 @@ Values = dict[str, str]
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact: the scopes whose key it enters, how to read it, whether its value may be shown, and why it matters.
+    """One fact: the scopes whose key it enters, how to read it, how it is stored and shown, and why it matters.
 
     `read` returns one value by name (the name's part after the fact's own), or nothing when the fact is away.
     """
@@ -39,7 +42,7 @@ class Fact:
     scopes: tuple[KeyScope, ...]
     read: Callable[[Facts, str], Values]
     why: str
-    shown: bool = True
+    stored: Stored = "value"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +71,26 @@ class Difference:
     ours: str | None
     theirs: str | None
 
+    @property
+    def how(self) -> Literal["changed", "missing here", "missing there"]:
+        """Tell a fact with another value from one that only one side has."""
+        if self.ours is None:
+            return "missing here"
+        return "missing there" if self.theirs is None else "changed"
+
+    @property
+    def is_given(self) -> bool:
+        """Say whether somebody chooses this fact; all others are learned, or not, by where the sidecar runs."""
+        return self.fact.partition(".")[0] in ("argv", "environment", "compilers", "config_file")
+
+    def said(self, value: str | None) -> str:
+        """Put one side's value into words."""
+        if value is None:
+            return "not given" if self.is_given else "not known"
+        return value or ("given without a value" if self.is_given else "empty")
+
     def __str__(self) -> str:
-        return f"{self.fact} is {_short(self.ours)} here and {_short(self.theirs)} there"
+        return f"{self.fact} is {_short(self.said(self.ours))} here and {_short(self.said(self.theirs))} there"
 
 
 def fingerprint(facts: Facts, live_cache: str) -> Fingerprint:
@@ -77,7 +98,9 @@ def fingerprint(facts: Facts, live_cache: str) -> Fingerprint:
     scopes: dict[KeyScope, dict[str, str]] = {"exact": {}, "toolchain": {}}
     for fact in FACTS:
         values = {
-            f"{fact.name}.{part}" if part else fact.name: value if fact.shown else privacy.digest(part, value)
+            f"{fact.name}.{part}" if part else fact.name: privacy.hidden(part, value)
+            if fact.stored != "value"
+            else value
             for part, value in fact.read(facts, live_cache).items()
         }
         for scope in fact.scopes:
@@ -90,9 +113,9 @@ def fingerprint(facts: Facts, live_cache: str) -> Fingerprint:
     )
 
 
-def key_of(scope: KeyScope, values: Mapping[str, str]) -> str:
+def key_of(scope: KeyScope, values: Mapping[str, str], scheme: int = SCHEME) -> str:
     """Digest a scope's facts in stored form, so that a stored facts.json can be checked against its key."""
-    text = json.dumps({"scheme": SCHEME, "scope": scope, "facts": dict(values)}, sort_keys=True)
+    text = json.dumps({"scheme": scheme, "scope": scope, "facts": dict(values)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
@@ -118,9 +141,7 @@ def cuda_majors(facts: Facts) -> frozenset[str]:
     return frozenset(found for found in (*of_torch, nvcc) if found.isdecimal())
 
 
-def _short(value: str | None) -> str:
-    if value is None:
-        return "not given"
+def _short(value: str) -> str:
     return value if len(value) <= 48 else f"{value[:45]}..."
 
 
@@ -144,25 +165,20 @@ def _variables(facts: Facts) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
-def _hidden(values: Mapping[str, str]) -> Values:
-    """Replace secrets by digests; those that the launcher has digested stay as they are."""
-    return {name: privacy.hidden(name, value) for name, value in values.items()}
-
-
 def _own_name(facts: Facts) -> str:
     return str(facts.get("hostname") or "")
 
 
 def _argv(facts: Facts, _live_cache: str) -> Values:
-    return _hidden(normalise.arguments(normalise.words_of(_at(facts, "argv")), _own_name(facts)))
+    return normalise.arguments(normalise.words_of(_at(facts, "argv")), _own_name(facts))
 
 
 def _environment(facts: Facts, _live_cache: str) -> Values:
-    return _hidden(normalise.environment(_variables(facts), _own_name(facts)))
+    return normalise.environment(_variables(facts), _own_name(facts))
 
 
 def _compiler_environment(facts: Facts, _live_cache: str) -> Values:
-    return _hidden(normalise.compiler_environment(_variables(facts), _own_name(facts)))
+    return normalise.compiler_environment(_variables(facts), _own_name(facts))
 
 
 def _argument_files(facts: Facts, _live_cache: str) -> Values:
@@ -206,7 +222,8 @@ def _world(facts: Facts, _live_cache: str) -> Values:
     if not isinstance(found, Mapping):
         return {}
     address = re.compile(r"(^|_)(addr|address|host|hostname|ip|port|name)($|_)", re.IGNORECASE)
-    kept = {str(name): value for name, value in found.items() if not address.search(str(name))}
+    # What came from options, in small letters and as it was spelt, is among the arguments in one spelling.
+    kept = {str(name): value for name, value in found.items() if str(name).isupper() and not address.search(str(name))}
     return {name: str(value) for name, value in kept.items() if value is not None}
 
 
@@ -239,9 +256,13 @@ FACTS: tuple[Fact, ...] = (
     Fact("gpu_list", "CUDA_VISIBLE_DEVICES", BOTH, _gpu_list, "Among unlike GPUs, it decides which kind is used."),
     Fact("driver_major", "driver.version", TOOLCHAIN, _driver_major, "Decides which CUDA runtimes and PTX load."),
     Fact("driver", "driver.version", EXACT, _one("driver", "version"), "Tactics are timed and graphs built on it."),
-    Fact("compilers", "environment", TOOLCHAIN, _compiler_environment, "Flags that self-keyed compilers read."),
-    Fact("environment", "environment", EXACT, _environment, "Switches that vLLM's own key may leave out."),
-    Fact("argv", "argv", EXACT, _argv, "Model, sizes, parallelism, quantisation: the shapes that were compiled."),
+    Fact(
+        "compilers", "environment", TOOLCHAIN, _compiler_environment, "Flags that self-keyed compilers read.", SECRETS
+    ),
+    Fact("environment", "environment", EXACT, _environment, "Switches that vLLM's own key may leave out.", SECRETS),
+    Fact(
+        "argv", "argv", EXACT, _argv, "Model, sizes, parallelism, quantisation: the shapes that were compiled.", SECRETS
+    ),
     Fact("config_file", "argv_files", EXACT, _argument_files, "Arguments that `--config` names a file for."),
     Fact("world", "world", EXACT, _world, "Each rank's artifacts are its own."),
     Fact("home", "home", EXACT, _one("home"), "vLLM 0.22 to 0.26 hash paths below it."),

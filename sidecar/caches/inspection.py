@@ -1,6 +1,7 @@
 """What lies in a store, for people: keys with their generations, one generation in detail, and whether all is whole.
 
-Nothing is changed here, and nothing of this runs in the daemon.
+Nothing is changed here (where there are claims a file is written for a moment, to ask the store's clock), and nothing of this
+runs in the daemon.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sidecar.caches.choice import DEATHS
-from sidecar.caches.claims import Claims
+from sidecar.caches.file_table import StoredFile
 from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.manifest import Manifest, StoredFile
+from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
+from sidecar.caches.standing import Standing, Watch, standings
 from sidecar.caches.store import DirectoryStore
 from sidecar.errors import NotSo, StoreDamaged, UsageError
 
@@ -25,10 +27,11 @@ from sidecar.errors import NotSo, StoreDamaged, UsageError
 @dataclass(frozen=True)
 class Listed:
     """One generation: `state` is candidate, proven (a boot on it became ready), condemned (two died on it and none
-    became ready), quarantined or damaged; a key that has none yet, and a pod that makes the first: awaited.
+    became ready), quarantined or damaged; a key that has none yet, and a pod that makes the first: awaited, or abandoned
+    when that pod is gone.
 
-    `claimed_by` is the pod that tries it, or makes it, and has not given that back. `bytes` is what its files take
-    unpacked, `packed` what its archives take in the store.
+    `claim` tells of the pod that tries it, or makes it, and has not given that back: whether it is at work, too. `bytes`
+    is what its files take unpacked, `packed` what its archives take in the store.
     """
 
     scope: KeyScope
@@ -42,11 +45,12 @@ class Listed:
     ready: int
     died: int
     detail: str = ""
-    claimed_by: str = ""
+    claim: Standing | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give all fields."""
-        return dict(vars(self))
+        claim = self.claim
+        return {**vars(self), "claimed_by": claim.holder if claim else "", "claim": claim.to_json() if claim else None}
 
 
 @dataclass(frozen=True)
@@ -61,25 +65,39 @@ class Finding:
         return dict(vars(self))
 
 
-def listed(store: DirectoryStore) -> Iterator[Listed]:
+def listed(store: DirectoryStore, watch: Watch | None = None) -> list[Listed]:
     """List every generation of a store, newest first under each key. Raises StoreUnavailable."""
-    for scope in SCOPES:
-        for key in store.keys(scope):
-            quarantined, ends = store.quarantined(scope, key), store.boot_ends(scope, key)
-            names = store.generations(scope, key)
-            for name in names:
-                one = _one(store, scope, key, name, ends)
-                if name in quarantined and one.state != "damaged":
-                    why = str(store.quarantine_record(scope, key, name).get("reason", ""))
-                    one = replace(one, state="quarantined", detail=why)
-                yield replace(one, claimed_by=_claimed_by(store, scope, key, name))
-            if not names and (maker := _claimed_by(store, scope, key, FIRST)):
-                yield Listed(scope, key, "–", "awaited", 0, 0, 0, 0.0, 0, 0, claimed_by=maker)
+    found = [one for scope in SCOPES for key in store.keys(scope) for one in _of_key(store, scope, key)]
+    claims = standings(store, [(one.scope, one.key, one.name) for one in found], watch)
+    told = []
+    for one in found:
+        claim = claims.get((one.scope, one.key, one.name))
+        if one.state != "awaited":
+            told.append(replace(one, claim=claim))
+        elif claim:
+            state = "abandoned" if claim.state == "lapsed" else "awaited"
+            told.append(replace(one, name="–", state=state, claim=claim))
+    return told
 
 
-def _claimed_by(store: DirectoryStore, scope: KeyScope, key: str, what: str) -> str:
-    seen = Claims(store, scope, key, "").look(what)
-    return seen.holder if seen and not seen.released else ""
+def state_of(store: DirectoryStore, scope: KeyScope, key: str, name: str, watch: Watch | None = None) -> Listed:
+    """Say of one generation what `listed` says. Raises StoreUnavailable."""
+    [one] = (each for each in _of_key(store, scope, key) if each.name == name)
+    return replace(one, claim=standings(store, [(scope, key, name)], watch).get((scope, key, name)))
+
+
+def _of_key(store: DirectoryStore, scope: KeyScope, key: str) -> Iterator[Listed]:
+    """Give the generations of a key; of one that has none, what may be claimed as the first."""
+    quarantined, ends = store.quarantined(scope, key), store.boot_ends(scope, key)
+    names = store.generations(scope, key)
+    for name in names:
+        one = _one(store, scope, key, name, ends)
+        if name in quarantined and one.state != "damaged":
+            why = str(store.quarantine_record(scope, key, name).get("reason", ""))
+            one = replace(one, state="quarantined", detail=why)
+        yield one
+    if not names:
+        yield Listed(scope, key, FIRST, "awaited", 0, 0, 0, 0.0, 0, 0)
 
 
 def _one(store: DirectoryStore, scope: KeyScope, key: str, name: str, ends: Mapping[tuple[str, str], int]) -> Listed:

@@ -5,10 +5,8 @@ What the files are is not known here (`families`), and none of them is moved (`c
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
-import io
 import os
 import re
 import stat
@@ -18,9 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sidecar.caches.live_file import LiveFile as LiveFile
+from sidecar.caches.live_file import disk_trouble as disk_trouble
 from sidecar.errors import FileUnreadable, LiveCacheUnusable
 from sidecar.files import DIRECTORY_MODE as DIRECTORY_MODE
-from sidecar.files import open_shared, read_json, share_with_group, write_json_durably
+from sidecar.files import make_directory as make_directory
+from sidecar.files import open_shared, read_json, write_json_durably
 
 LOCK_NAME = ".warmup.lock"
 MARKER_NAME = ".warmup-live.json"
@@ -76,19 +77,6 @@ def lock_live_cache(live_cache: Path | str) -> LiveCacheLock:
             "own (WARMUP_LIVE_CACHE), or stop the other daemon."
         ) from error
     return LiveCacheLock(descriptor, path)
-
-
-def make_directory(path: Path) -> None:
-    """Create a directory and its parents so that the engine's group can write too. Raises OSError."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for folder in reversed(missing):
-        # Not `exist_ok`, which looks again: on a network volume another client's directory may stay unseen for a while.
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-        share_with_group(folder)
 
 
 @dataclass(frozen=True)
@@ -147,58 +135,6 @@ def _is_open_elsewhere(descriptor: int) -> bool:
     return False
 
 
-class LiveFile(io.RawIOBase):
-    """A file of the live cache, for reading. Raises FileNotFoundError when it is gone.
-
-    Every other error of its disk ends the file early and is kept in `trouble`: it must not be taken for an error of
-    where the bytes go, and one file that can't be read must not keep the others from being published.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        super().__init__()
-        self.trouble = ""
-        self._descriptor = -1
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            self.trouble = error.strerror or str(error)
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes, all that is left when negative; nothing at the end and after an error."""
-        if size < 0:
-            return self.readall()
-        try:
-            return b"" if self.trouble else os.read(self._descriptor, size)
-        except OSError as error:
-            self.trouble = error.strerror or str(error)
-            return b""
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        super().close()
-
-
-def disk_trouble(live_cache: Path | str, what: str, error: OSError) -> str:
-    """Say in a sentence that the live cache can't be `what` (read, written), and what to do about it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"The live cache {live_cache} is full ({error.strerror}); give its volume more room."
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return (
-            f"The live cache {live_cache} can't be {what} ({error.strerror}); give the engine and the sidecar a common "
-            "group (fsGroup), and the engine umask 007."
-        )
-    return f"The live cache {live_cache} can't be {what} ({error.strerror or error}); check its volume."
-
-
 def network_filesystem(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | None:
     """Name the network filesystem that `path` lies on, None when it is a local disk or can't be known."""
     kind = filesystem_type(path, mountinfo)
@@ -209,12 +145,26 @@ def network_filesystem(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | N
 
 def filesystem_type(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | None:
     """Name the type of the filesystem at `path` as mountinfo does (proc(5)); None when it can't be known."""
+    mount = mount_of(path, mountinfo)
+    return mount.kind if mount else None
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted filesystem as mountinfo tells of it: its type, and the options that it was made with."""
+
+    kind: str
+    options: tuple[str, ...]
+
+
+def mount_of(path: Path | str, mountinfo: Path = MOUNTINFO) -> Mount | None:
+    """Find the filesystem at `path` (proc(5), mountinfo); None when it can't be known."""
     try:
         lines = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
         real = os.path.realpath(path)
     except OSError:
         return None
-    best, kind = "", None
+    best, found = "", None
     for line in lines:
         left, _, right = line.partition(" - ")
         fields = left.split(" ")
@@ -223,8 +173,9 @@ def filesystem_type(path: Path | str, mountinfo: Path = MOUNTINFO) -> str | None
         point = _unescaped(fields[4])
         # Later lines lie on top of earlier ones with the same mount point.
         if _is_within(real, point) and len(point) >= len(best):
-            best, kind = point, right.split(" ")[0]
-    return kind
+            kind, _, rest = right.partition(" ")
+            best, found = point, Mount(kind, tuple(rest.rpartition(" ")[2].split(",")))
+    return found
 
 
 def _unescaped(field_text: str) -> str:

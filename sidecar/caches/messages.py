@@ -5,16 +5,19 @@ No file is touched and no decision is made here, so that the daemon can import i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
+
+from sidecar.caches.publish_messages import Progress as Progress
+from sidecar.caches.publish_messages import PublishOutcome as PublishOutcome
+from sidecar.caches.publish_messages import PublishRequest as PublishRequest
+from sidecar.caches.publish_messages import PublishResult as PublishResult
+from sidecar.caches.publish_messages import StoreMode as StoreMode
+from sidecar.caches.wire import Message
 
 RestorePlan = Literal["fresh", "keep", "cold"]
 RestoreOutcome = Literal["hit", "partial", "miss", "failed", "kept", "disabled", "timed_out"]
-PublishOutcome = Literal["published", "nothing_new", "failed", "read_only", "disabled", "timed_out"]
-StoreMode = Literal["read-write", "read-only"]
 
 #: Why files of the store are not restored, in words that go on after "12 files": `rejected` of a result counts by these.
 REASONS = {
@@ -42,24 +45,8 @@ REASONS = {
 FIRST = "first"
 
 
-class _Message:
-    """Give a frozen dataclass a JSON form that is checked when it is read back."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of this message."""
-        found: dict[str, Any] = _plain(self)
-        return found
-
-    @classmethod
-    def from_json(cls, data: object) -> Self:
-        """Read a message back; unknown fields are ignored. Raises ValueError with a sentence."""
-        message = _decode(cls, data, cls.__name__)
-        assert isinstance(message, cls)
-        return message
-
-
 @dataclass(frozen=True, kw_only=True)
-class CommitEntry(_Message):
+class CommitEntry(Message):
     """One family to swap in: `staged` takes the place of `live`; both absolute, on one filesystem."""
 
     family: str
@@ -68,7 +55,7 @@ class CommitEntry(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FamilyCount(_Message):
+class FamilyCount(Message):
     """What one family holds: files, bytes, compiled kernels, and the scope it was restored under."""
 
     files: int
@@ -78,7 +65,7 @@ class FamilyCount(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim(_Message):
+class Claim(Message):
     """What one pod does for a key while others wait or go around it.
 
     `what` is a generation's name (it is being tried) or `first` (the first one is being made); `epoch` counts the
@@ -93,7 +80,7 @@ class Claim(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HoldRequest(_Message):
+class HoldRequest(Message):
     """Claims to keep up until the daemon takes them back or is gone."""
 
     store: str
@@ -101,7 +88,7 @@ class HoldRequest(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestoreRequest(_Message):
+class RestoreRequest(Message):
     """What a restore needs to know.
 
     `store` empty: no store. `staging` empty: `<live_cache>/.staging/<attempt>`. `facts` is the launcher's facts.json
@@ -109,6 +96,7 @@ class RestoreRequest(_Message):
     never kept. `exclude` names families that stay empty. `holder` is the name under which this pod claims a
     generation that nobody was ready on yet; empty, or a store that is used read-only: it never does. `single_flight_s` is
     how many seconds it waits for the first generation of its key while another pod makes it; 0: it does not wait.
+    `limit_bytes` is the size limit of the live cache's volume, which no filesystem tells; 0: none is known.
     """
 
     store: str
@@ -122,10 +110,11 @@ class RestoreRequest(_Message):
     store_mode: StoreMode = "read-write"
     holder: str = ""
     single_flight_s: float = 0.0
+    limit_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestoreResult(_Message):
+class RestoreResult(Message):
     """How a restore ended. `commit` and `clear` go into decision.json as they are; `sentence` is for people.
 
     `generations` maps scope to the generation that was staged; `generation` is the exact one, else the toolchain
@@ -154,47 +143,7 @@ class RestoreResult(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishRequest(_Message):
-    """What a publish needs to know. Files younger than `settle_s` seconds are taken as still being written.
-
-    `restored` maps scope to the generation this live cache was restored from (see RestoreResult.generations). `suspects` are
-    packs that were found damaged by that restore: looked at again, and not built on if they are.
-    """
-
-    store: str
-    live_cache: str
-    facts: Mapping[str, Any]
-    attempt: str
-    store_mode: StoreMode = "read-write"
-    settle_s: float = 2.0
-    restored: Mapping[str, str] = field(default_factory=dict)
-    suspects: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishResult(_Message):
-    """How a publish ended.
-
-    `files` counts the new generations, `new_files` their delta, `bytes` what was packed. `generation` and `parent`
-    are those of the exact scope, else of the toolchain scope; `generations` has both. `skipped` counts files left out
-    by reason (unstable, incomplete, ...).
-    """
-
-    outcome: PublishOutcome
-    sentence: str
-    generation: str | None = None
-    parent: str | None = None
-    generations: Mapping[str, str] = field(default_factory=dict)
-    files: int = 0
-    bytes: int = 0
-    new_files: int = 0
-    seconds: float = 0.0
-    skipped: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordRequest(_Message):
+class RecordRequest(Message):
     """One small record for the store: how a boot on a generation ended, or that the generation is quarantined.
 
     `name` makes a boot's record unique; a quarantine is named after its generation.
@@ -210,65 +159,24 @@ class RecordRequest(_Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordResult(_Message):
+class RecordResult(Message):
     """How writing a record ended: `trouble` is empty when it is in the store."""
 
     trouble: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress(_Message):
-    """How far the worker is: bytes and files handled so far, and the bytes expected (0 while unknown).
+class BootsRequest(Message):
+    """The records of earlier boots of a key, `most` of them, those of its newest generations first to be kept."""
 
-    `waiting` says for whom it waits, and that its cap does not run meanwhile; empty while it works.
-    """
-
-    bytes_done: int
-    bytes_total: int
-    files_done: int
-    waiting: str = ""
+    store: str
+    scope: Literal["exact", "toolchain"]
+    key: str
+    most: int = 60
 
 
-def _plain(value: object) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+@dataclass(frozen=True, kw_only=True)
+class BootsResult(Message):
+    """Records of boots as they stand in the store; empty where there are none or the store is away."""
 
-
-def _decode(hint: Any, value: object, where: str) -> Any:
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _decode_message(hint, value, where)
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin is Literal and value in inner:
-        return value
-    if origin in (Union, UnionType):
-        return None if value is None else _decode(inner[0], value, where)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_decode(inner[0], item, where) for item in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {str(name): _decode(inner[1], item, f"{where}.{name}") for name, item in value.items()}
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise ValueError(f"{where} can't be {value!r:.80}.")
-
-
-def _decode_message(cls: type, value: object, where: str) -> object:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is not a JSON object.")
-    hints = get_type_hints(cls)
-    given: dict[str, object] = {}
-    for item in dataclasses.fields(cls):
-        if item.name in value:
-            given[item.name] = _decode(hints[item.name], value[item.name], f"{where}.{item.name}")
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{where} has no field {item.name}.")
-    made: object = cls(**given)
-    return made
+    records: tuple[Mapping[str, Any], ...] = ()

@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from sidecar.caches.families import FAMILIES, Ranks
-from sidecar.caches.privacy import is_connector
+from sidecar.caches.privacy import is_connector, is_secret
 from sidecar.caches.script import Command, command_of
+from sidecar.caches.spelling import canonical, joined
 
 # Options of `vllm serve` (the lists of 0.32 and 0.33, and names of older versions) with one value that can't change a
 # kernel: addresses, logs, credentials, and what only the API server in front of the engine looks at.
@@ -188,14 +189,16 @@ def _address(found: re.Match[str]) -> str:
 def arguments(argv: Sequence[str], own_name: str = "") -> dict[str, str]:
     """Map each relevant option to its value; the command and positional words come as `command`.
 
-    Spelling (`--a=b`, underscores, short forms), order of options and harmless options make no difference. An option
-    given twice keeps both values in order. What a shell is given by `-c` is looked into; its other commands are `script`.
+    Spelling (`--a=b`, underscores, short forms, JSON in one piece or by dotted options), order of options and harmless
+    options make no difference. An option given twice keeps both values in order. What a shell is given by `-c` is looked
+    into; its other commands are `script`.
     """
     return _arguments(command_of(argv), own_name)
 
 
 def _arguments(command: Command, own_name: str = "") -> dict[str, str]:
     found: dict[str, list[str]] = {"command": []}
+    dotted: dict[str, list[tuple[str, str | None]]] = {}
     if command.around:
         found["script"] = list(command.around)
     option, room = "command", 1
@@ -204,16 +207,43 @@ def _arguments(command: Command, own_name: str = "") -> dict[str, str]:
             option, equals, value = word.partition("=")
             room = _values_taken(option) - len(equals)
             values = [value] if equals else []
+            head, dot, path = option.partition(".")
+            if dot:
+                dotted.setdefault(head, []).append((path, value if equals else None))
         else:
             # A word beyond what a harmless option takes is a positional one, such as the model.
             option, room = (option, room - 1) if room > 0 else ("command", 1)
             values = [word]
-        if not _is_harmless(option):
+            head, dot, path = option.partition(".")
+            if dot:
+                dotted[head][-1] = (path, word)
+        if not (dot or _is_harmless(option)):
             found.setdefault(option, []).extend(values)
+    _add_dotted(found, dotted)
     return {name: " ".join(_without_noise(name, value, own_name) for value in values) for name, values in found.items()}
 
 
+def _add_dotted(found: dict[str, list[str]], dotted: Mapping[str, Sequence[tuple[str, str | None]]]) -> None:
+    """Add dotted options as vLLM does: one JSON object for each option as it is spelt, behind its other values."""
+    for head, given in dotted.items():
+        option = SHORT_OPTIONS.get(head, head)
+        if _is_harmless(option):
+            continue
+        pairs = [(path, value) for path, value in given if value is not None]
+        # A secret is known by its whole name, which it would lose.
+        secret = any(is_secret(f"{option}.{path}") for path, _ in given)
+        whole = joined(pairs) if len(pairs) == len(given) and not secret else None
+        if whole is not None:
+            found.setdefault(option, []).append(whole)
+            continue
+        for path, value in given:
+            found.setdefault(f"{head}.{path}", []).extend([] if value is None else [value])
+        if len({path for path, _ in given}) > 1:
+            found[f"{head} order"] = [path for path, _ in given]
+
+
 def _without_noise(option: str, value: str, own_name: str) -> str:
+    value = value if option in ("command", "script") else canonical(value)
     if _KEPT_OPTION.fullmatch(option) and not is_connector(option):
         return value
     # Behind an option that is not one for an address, four numbers may be a model.
@@ -225,7 +255,8 @@ def _without_noise(option: str, value: str, own_name: str) -> str:
 def _values_taken(option: str) -> int:
     if _is_harmless_flag(option):
         return 0
-    return 1 if option in HARMLESS_OPTIONS or option in PARALLEL_VALUES else 1_000_000
+    one = option in HARMLESS_OPTIONS or option in PARALLEL_VALUES or option == "-O" or "." in option
+    return 1 if one else 1_000_000
 
 
 def _is_harmless(option: str) -> bool:
@@ -332,9 +363,9 @@ def _words(argv: Sequence[str]) -> list[str]:
             words.append(word.rsplit("/", 1)[-1])
             continue
         # argparse takes the value of an option of one letter without a space.
-        name, equals, value = re.sub(r"^(-[nr])(?=\d)", r"\1=", word).partition("=")
-        short, dot, rest = name.partition(".")
-        name = SHORT_OPTIONS.get(short, short) + dot + rest
+        name, equals, value = re.sub(r"^(-[nrO])(?=\d)", r"\1=", word).partition("=")
+        # vLLM keeps dotted options with a short name apart from those with the long one, and the last ones count.
+        name = SHORT_OPTIONS.get(name, name)
         if name.startswith("--"):
             dotted = name.split(".", 1)
             name = ".".join([_whole(dotted[0].replace("_", "-")), *dotted[1:]])

@@ -6,23 +6,23 @@ When to publish is decided by the supervisor; nothing in the live cache is chang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from sidecar import __version__
 from sidecar.caches import snapshot as snapshots
-from sidecar.caches import validity
 from sidecar.caches.compaction import Moved, move
 from sidecar.caches.delta import Delta, Digests, compute
-from sidecar.caches.families import BY_NAME
-from sidecar.caches.fingerprint import Fingerprint, KeyScope, cuda_majors, fingerprint
-from sidecar.caches.live_cache import disk_trouble
-from sidecar.caches.manifest import Manifest, Pack, StoredFile, generation_name, sequence_of
-from sidecar.caches.messages import Progress, PublishOutcome, PublishRequest, PublishResult
+from sidecar.caches.file_table import FileTable
+from sidecar.caches.fingerprint import BOTH, Fingerprint, KeyScope, cuda_majors, fingerprint
+from sidecar.caches.live_file import disk_trouble
+from sidecar.caches.manifest import Manifest, Pack, generation_name, sequence_of
 from sidecar.caches.normalise import ranks
-from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packing import Packed, Packer
+from sidecar.caches.publish_messages import Progress, PublishOutcome, PublishRequest, PublishResult
 from sidecar.caches.racing import Race
 from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot, Wholeness
 from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
@@ -47,8 +47,7 @@ class PublishTools:
     checkpoint: Checkpoint = no_checkpoint
 
 
-@dataclass(frozen=True)
-class _Published:
+class _Published(NamedTuple):
     """What became of one scope: the new generation, or None when there was nothing new."""
 
     manifest: Manifest | None = None
@@ -67,7 +66,7 @@ def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
     try:
         store = open_store(request.store, request.store_mode, tools.sleep, tools.checkpoint)
         store.sweep_orphans()
-        for scope in SCOPES:
+        for scope in BOTH:
             done[scope] = _ScopePublish(request, tools, store, scope, skipped).run()
         outcome, sentence = _summary(done, skipped)
     except StoreReadOnly as error:
@@ -102,32 +101,33 @@ class _ScopePublish:
     def run(self) -> _Published:
         newest = self._tools.now() - self._request.settle_s
         facts = self._request.facts
-        taken = snapshots.take(self._live, self._scope, newest, ranks(facts), self._excluded())
-        self._skipped.update(taken.skipped)
-        digests, whole = Digests(self._live), Wholeness(taken, self._skipped, cuda_majors(facts))
+        taken = snapshots.take(self._live, self._scope, newest, self._skipped, ranks(facts), self._excluded())
+        digests, whole = Digests(taken), Wholeness(taken, self._skipped, cuda_majors(facts))
         packed: Packed | None = None
         moved: Moved | None = None
         race = Race(self._tools.clock, self._tools.sleep)
         while True:
             parent, following = self._newest(race)
             sequence = race.number(following)
-            delta = compute(taken, parent, self._restored(parent), digests, whole.of)
+            stored = parent.files if parent else FileTable()
+            delta = compute(taken, stored, cache(lambda parent=parent: self._restored(parent)), digests, whole.of)
             if packed is None and delta:
                 packed = self._pack(taken, delta)
-            new = self._new(delta, packed)
-            if not new:
+            new = packed.new(delta) if packed else FileTable()
+            if packed is None or not new:
                 return _Published()
             if moved is None:
                 # Only beside something new: a generation of its own would have to be proven anew for nothing.
                 moved = move(self._store, parent) if parent else Moved()
-            manifest = self._manifest(parent, sequence, delta, new, [*moved.packs, *(packed or Packed()).packs], moved)
+            files = moved.applied(stored).joined(packed.gone(delta), new)
+            manifest = self._manifest(parent, sequence, files, [*moved.packs, *packed.packs])
             try:
                 self._store.create_generation(manifest)
             except LostRace:
                 race.lost(sequence)
                 continue
             self._store.write_head(manifest)
-            return _Published(manifest, len(new), packed.bytes if packed else 0)
+            return _Published(manifest, len(new), packed.bytes)
 
     def _excluded(self) -> set[str]:
         variable, unsafe = UNSAFE_FORMAT
@@ -137,14 +137,16 @@ class _ScopePublish:
             found.add(UNSAFE_FAMILY)
         return found
 
-    def _restored(self, parent: Manifest | None) -> Manifest | None:
+    def _restored(self, parent: Manifest | None) -> FileTable:
+        """Give the files of the generation that this live cache was restored from."""
         name = self._request.restored.get(self._scope)
         if parent is not None and parent.name == name and not self._request.suspects:
-            return parent
+            return parent.files
         try:
-            return self._store.read_manifest(self._scope, self._key, name) if name and sequence_of(name) else None
+            known = self._store.read_manifest(self._scope, self._key, name) if name and sequence_of(name) else None
         except StoreDamaged:
-            return None
+            known = None
+        return known.files.in_order() if known else FileTable()
 
     def _newest(self, race: Race) -> tuple[Manifest | None, int]:
         """Find the newest generation fit to build on, and the number that the next one gets.
@@ -170,10 +172,10 @@ class _ScopePublish:
 
     def _sound(self, found: Manifest) -> Manifest:
         """Leave out what lies in damaged packs: nobody can restore it, and what this pod compiled takes its place."""
+        files = found.files.in_order()
         bad = self._store.damaged_packs(found.packs, self._request.suspects)
-        if not bad:
-            return found
-        files = tuple(file for file in found.files if file.pack not in bad)
+        if bad:
+            files = files.taken(row for row in range(len(files)) if files.pack(row) not in bad)
         return replace(found, files=files, packs=tuple(pack for pack in found.packs if pack.digest not in bad))
 
     def _read(self, name: str, race: Race) -> Manifest | None:
@@ -190,29 +192,8 @@ class _ScopePublish:
         self._store.write_facts(self._scope, self._known)
         return Packer(self._store, taken, self._tools.on_progress).pack(delta, self._skipped)
 
-    def _new(self, delta: Delta, packed: Packed | None) -> list[StoredFile]:
-        """List the files that the parent lacks and that went into a pack whole."""
-        files = packed.files if packed else {}
-        return [files[name, path] for name, paths in delta.added.items() for path in paths if (name, path) in files]
-
-    def _manifest(
-        self,
-        parent: Manifest | None,
-        sequence: int,
-        delta: Delta,
-        new: list[StoredFile],
-        packs: Sequence[Pack],
-        moved: Moved,
-    ) -> Manifest:
-        """Join the parent's files, some of them in a new place, and what is new."""
-        places = {file[:2] for file in new}
-        gone = places | self._replaced(delta, places)
-        kept = [file for file in (parent.files if parent else ()) if file[:2] not in gone]
-        if moved.files:
-            kept = [moved.files.get(file, file) for file in kept]
-        # Files are tuples that begin with family and path, so this sorts by those.
-        files = tuple(sorted(kept + new))
-        used = {file.pack for file in files}
+    def _manifest(self, parent: Manifest | None, sequence: int, files: FileTable, packs: list[Pack]) -> Manifest:
+        used = files.used_packs()
         known = {pack.digest: pack for pack in (*(parent.packs if parent else ()), *packs)}
         return Manifest(
             scope=self._scope,
@@ -224,16 +205,6 @@ class _ScopePublish:
             packs=tuple(pack for digest, pack in known.items() if digest in used),
             files=files,
         )
-
-    def _replaced(self, delta: Delta, places: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Name the parent's files that go because their entry was packed anew; those of unstable entries stay."""
-        fresh = {(name, validity.entry_of(BY_NAME[name], path)) for name, path in places}
-        return {
-            (name, path)
-            for name, paths in delta.replaced.items()
-            for path in paths
-            if (name, validity.entry_of(BY_NAME[name], path)) in fresh
-        }
 
 
 def _summary(done: dict[KeyScope, _Published], skipped: Counter[str]) -> tuple[PublishOutcome, str]:

@@ -5,7 +5,7 @@ What is published under a number is decided in `publish`; the store is not touch
 
 from __future__ import annotations
 
-import random
+import os
 from collections.abc import Callable
 
 from sidecar.errors import LostRace
@@ -23,11 +23,16 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
 
+def by_lot() -> float:
+    """Draw a number from 0 to below 1. The module `random` takes longer to load than all draws of a publish."""
+    return int.from_bytes(os.urandom(4)) / 2**32
+
+
 class Race:
     """The tries of one publisher for one scope. `clock` is monotonic; all times in seconds."""
 
     def __init__(
-        self, clock: Callable[[], float], sleep: Callable[[float], None], draw: Callable[[], float] = random.random
+        self, clock: Callable[[], float], sleep: Callable[[float], None], draw: Callable[[], float] = by_lot
     ) -> None:
         self._clock = clock
         self._sleep = sleep

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.live_cache import make_directory
 from sidecar.caches.manifest import generation_name, sequence_of
 from sidecar.caches.volume import Volume
 from sidecar.errors import StoreDamaged, StoreUnavailable, WarmupError
-from sidecar.files import create_folder_exclusively, write_durably
+from sidecar.files import create_folder_exclusively, make_directory, write_durably
 
 VERSION = "v1"
 BOOT_NAME = re.compile(r"(\d{8}-[0-9a-f]{16})\.(ready|died)\.[^/]+\.json")
@@ -44,11 +43,11 @@ class Records(Volume):
         """Record once how a boot with a generation of this key went. `boot` is the attempt."""
         self._record(self._key(scope, key) / "boots", boot, record)
 
-    def boots(self, scope: KeyScope, key: str) -> list[dict[str, Any]]:
-        """Read the boot records of a key; those that can't be read are passed over."""
+    def boots(self, scope: KeyScope, key: str, most: int = 0) -> list[dict[str, Any]]:
+        """Read the boot records of a key, the last `most` by name (0: all); those that can't be read are passed over."""
         folder = self._key(scope, key) / "boots"
         found = []
-        for name in self._names(folder):
+        for name in sorted(self._names(folder))[-most:]:
             with contextlib.suppress(StoreDamaged):
                 found.append(self._read(folder / name))
         return found

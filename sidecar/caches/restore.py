@@ -6,19 +6,21 @@ Nothing is put into the live cache here (`commit`, or the launcher), and nothing
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sidecar.caches import checking, validity
+from sidecar.caches import budget, checking, validity
 from sidecar.caches.choice import Choice
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
 from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out, left_out_by_ranks
+from sidecar.caches.file_table import FileTable, StoredFile
 from sidecar.caches.fingerprint import KeyScope, cuda_majors
 from sidecar.caches.live_cache import STAGING_NAME, disk_trouble, read_marker, remove_marker
-from sidecar.caches.manifest import Manifest, StoredFile
+from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import (
     CommitEntry,
     FamilyCount,
@@ -29,9 +31,10 @@ from sidecar.caches.messages import (
 )
 from sidecar.caches.normalise import ranks
 from sidecar.caches.ownership import SCOPES, Ownership, ownership
+from sidecar.caches.selection import Selection
 from sidecar.caches.staging import StagingArea, bytes_needed
 from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
-from sidecar.caches.unpacking import Unpacking
+from sidecar.caches.unpacking import Bad, Unpacking
 from sidecar.errors import LiveCacheUnusable, WarmupError
 
 # Left free on the live cache's disk besides what is staged: the engine writes there too.
@@ -62,6 +65,7 @@ class RestoreTools:
     on_progress: Callable[[Progress], None] = ignore
     checkpoint: Checkpoint = no_checkpoint
     free: Callable[[Path], int] = free_bytes
+    memory: Callable[[], int | None] = budget.memory_left
     jobs: int = 1
 
 
@@ -70,9 +74,8 @@ class _Staged:
     """What a restore has staged so far, and what it has left out for which reason."""
 
     chosen: dict[KeyScope, Manifest] = field(default_factory=dict)
-    files: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
+    files: dict[str, Selection] = field(default_factory=dict)
     rejected: Counter[str] = field(default_factory=Counter)
-    bytes: int = 0
     damaged: set[str] = field(default_factory=set)
 
 
@@ -109,6 +112,7 @@ class _Restore:
         staging = request.staging or os.path.join(request.live_cache, STAGING_NAME, request.attempt)
         self.area = StagingArea(Path(staging))
         self.choice: Choice | None = None
+        self._no_room = ""
 
     def result(self) -> RestoreResult:
         request = self._request
@@ -142,7 +146,7 @@ class _Restore:
         return RestoreResult(
             outcome=outcome,
             sentence=sentence,
-            rejected=dict(self._staged.rejected),
+            rejected={reason: count for reason, count in self._staged.rejected.items() if count},
             clear=self._owned.to_clear((), claimed),
         )
 
@@ -158,59 +162,61 @@ class _Restore:
     def _misses_exact(self) -> bool:
         return "exact" in self._scopes and "exact" not in self._staged.chosen and not self._staged.rejected
 
-    def _wanted(self) -> list[StoredFile]:
+    def _wanted(self) -> list[Selection]:
         wanted = []
         for scope, manifest in self._staged.chosen.items():
-            for file in manifest.files:
-                family = BY_NAME.get(file.family)
-                reason = self._refusal(family, scope, file)
-                if reason:
-                    self._staged.rejected[reason] += 1
+            table = manifest.files.in_order()
+            for name, first, last in table.families():
+                family = BY_NAME.get(name)
+                if family is None or family.scope != scope:
+                    self._staged.rejected["unknown_family"] += last - first
+                elif name in self._request.exclude:
+                    self._staged.rejected["excluded"] += last - first
                 else:
-                    wanted.append(file)
-        return wanted
+                    rows = array("I", _travelling(family, table, first, last))
+                    self._staged.rejected["left_out"] += last - first - len(rows)
+                    wanted.append(Selection(family, table, rows))
+        return [files for files in wanted if files.rows]
 
-    def _refusal(self, family: Family | None, scope: KeyScope, file: StoredFile) -> str:
-        if family is None or family.scope != scope:
-            return "unknown_family"
-        if file.family in self._request.exclude:
-            return "excluded"
-        return "left_out" if is_left_out(family, file.path) else ""
+    def _with_room(self, wanted: list[Selection]) -> list[Selection]:
+        """Leave out families, the largest first, until the rest fits. Raises LiveCacheUnusable when none does."""
+        live = self._request.live_cache
+        room = budget.budget(Path(live), self._request.limit_bytes, self._tools.free, self._tools.memory)
+        sizes = {files.family.name: bytes_needed([files]) for files in wanted}
+        left_out = budget.fitting(sizes, room.bytes - SPARE_BYTES)
+        kept = [files for files in wanted if files.family.name not in left_out]
+        if not left_out:
+            return kept
+        self._staged.rejected["no_space"] += sum(map(len, wanted)) - sum(map(len, kept))
+        why = f"the live cache {live} has {room.bytes // 1_000_000} MB {room.why}; give its volume more room."
+        if not kept:
+            needed = sum(sizes.values()) + SPARE_BYTES
+            raise LiveCacheUnusable(f"The restore needs {-(-needed // 1_000_000)} MB, and {why}")
+        names = ", ".join(f"{name} ({-(-sizes[name] // 1_000_000)} MB)" for name in left_out)
+        self._no_room = f"No room for {names}: {why}"
+        return kept
 
-    def _with_room(self, wanted: list[StoredFile]) -> list[StoredFile]:
-        """Leave out the larger scope where both don't fit. Raises LiveCacheUnusable when none does."""
-        room = self._tools.free(Path(self._request.live_cache)) - SPARE_BYTES
-        if bytes_needed(wanted) <= room:
-            return wanted
-        scopes = [[file for file in wanted if BY_NAME[file.family].scope == scope] for scope in self._staged.chosen]
-        fits = max((files for files in scopes if bytes_needed(files) <= room), key=bytes_needed, default=[])
-        self._staged.rejected["no_space"] += len(wanted) - len(fits)
-        if not fits:
-            needed, room = bytes_needed(wanted) + SPARE_BYTES, room + SPARE_BYTES
-            raise LiveCacheUnusable(
-                f"The live cache {self._request.live_cache} has {room // 1_000_000} MB free and the restore needs "
-                f"{needed // 1_000_000} MB; give its volume more room."
-            )
-        return fits
-
-    def _stage(self, store: DirectoryStore, wanted: list[StoredFile]) -> None:
+    def _stage(self, store: DirectoryStore, wanted: list[Selection]) -> None:
         self.area.open()
         self._tools.checkpoint("staging opened")
-        self._total = sum(file.size for file in wanted)
-        for file in wanted:
-            if file.link:
-                self.area.link(file)
-                self._staged_one(file)
-        stored = [file for file in wanted if not file.link]
-        jobs = self._tools.jobs
-        bad = Unpacking(store, self.area, jobs, self._staged_one, self._advance).run(stored)
-        self._advance(sum(1 for file in wanted if file.link), 0)
-        for file in wanted:
-            if not bad or file not in bad:
-                self._staged.files.setdefault(file.family, {})[file.path] = file
-                self._staged.bytes += file.size
-        self._staged.damaged = {file.pack for file, reason in bad.items() if reason in ("pack", "digest")}
-        self._drop_bad(bad)
+        self._total = sum(files.bytes for files in wanted)
+        links = 0
+        for files in wanted:
+            for row in files.links():
+                self.area.link(files.table[row])
+                self._staged_one(files.table[row])
+                links += 1
+        bad = Unpacking(store, self.area, self._tools.jobs, self._staged_one, self._advance).run(wanted)
+        self._advance(links, 0)
+        self._staged.files = {files.family.name: files.without(bad.get(files.family.name, ())) for files in wanted}
+        tables = {files.family.name: files.table for files in wanted}
+        self._staged.damaged = {
+            tables[name].pack(row)
+            for name, found in bad.items()
+            for row, reason in found.items()
+            if reason in ("pack", "digest")
+        }
+        self._drop_bad(bad, tables)
         self._drop_broken()
         self._drop_ranks()
 
@@ -218,8 +224,11 @@ class _Restore:
         """Leave out tactics of several ranks unless each rank has its own, after everything damaged is gone."""
         known = ranks(self._request.facts)
         for name, staged in list(self._staged.files.items()):
-            gone = left_out_by_ranks(BY_NAME[name], staged, known)
-            self.area.drop(name, gone)
+            paths = left_out_by_ranks(staged.family, staged.paths(), known)
+            gone = (
+                [row for row, path in zip(staged.rows, staged.paths(), strict=True) if path in paths] if paths else []
+            )
+            self.area.drop(name, paths)
             self._forget(name, gone)
             self._staged.rejected["left_out"] += len(gone)
 
@@ -234,48 +243,44 @@ class _Restore:
         )
         self._tools.on_progress(done)
 
-    def _drop_bad(self, bad: Mapping[StoredFile, str]) -> None:
+    def _drop_bad(self, bad: Bad, tables: Mapping[str, FileTable]) -> None:
         """Leave out what came damaged: its kernel entry where the family has entries, else the whole family."""
-        entries: dict[str, set[str]] = {}
-        for file, reason in bad.items():
-            self._staged.rejected[reason] += 1
-            entries.setdefault(file.family, set()).add(validity.entry_of(BY_NAME[file.family], file.path))
-        for name, dropped in entries.items():
-            self._drop_entries(BY_NAME[name], dropped)
+        for name, found in bad.items():
+            self._staged.rejected.update(found.values())
+            paths = tables[name].paths
+            self._drop_entries(BY_NAME[name], frozenset(validity.entry_of(BY_NAME[name], paths[row]) for row in found))
 
     def _drop_broken(self) -> None:
         """Leave out entries that were stored whole and can't be used: see `validity`."""
-        sizes = {
-            name: {path: file.size for path, file in files.items() if not file.link}
-            for name, files in self._staged.files.items()
-        }
         live, majors = Path(self._request.live_cache), cuda_majors(self._request.facts)
-        for name, broken in checking.broken(sizes, self.area.root, live, self._tools.jobs, majors).items():
-            for reason in broken.values():
-                self._staged.rejected[reason] += 1
+        found = checking.broken(self._staged.files, self.area.root, live, self._tools.jobs, majors)
+        for name, broken in found.items():
+            self._staged.rejected.update(broken.values())
             if broken:
-                self._drop_entries(BY_NAME[name], set(broken))
+                self._drop_entries(BY_NAME[name], frozenset(broken))
                 # The first file of each entry has been counted under its own reason.
                 self._staged.rejected["same_entry"] -= len(broken)
 
-    def _drop_entries(self, family: Family, dropped: set[str]) -> None:
-        staged = self._staged.files.get(family.name, {})
+    def _drop_entries(self, family: Family, dropped: frozenset[str]) -> None:
+        staged = self._staged.files.get(family.name)
+        if staged is None:
+            return
         if family.unit is None:
             self.area.drop_family(family.name)
-            gone = list(staged)
+            gone = list(staged.rows)
         else:
-            gone = [path for path in staged if validity.entry_of(family, path) in dropped]
-            self.area.drop(family.name, gone)
+            gone = staged.of_entries(dropped)
+            self.area.drop(family.name, map(staged.table.paths.__getitem__, gone))
         self._forget(family.name, gone)
         self._staged.rejected["same_entry"] += len(gone)
 
-    def _forget(self, name: str, gone: Collection[str]) -> None:
-        staged = self._staged.files.get(name, {})
-        for path in gone:
-            self._staged.bytes -= staged.pop(path).size
-        if not staged:
+    def _forget(self, name: str, gone: Collection[int]) -> None:
+        staged = self._staged.files[name].without(gone)
+        if staged.rows:
+            self._staged.files[name] = staged
+        else:
             self.area.drop_family(name)
-            self._staged.files.pop(name, None)
+            del self._staged.files[name]
 
     def _ended(self, near: Nearest | None) -> RestoreResult:
         staged, live = self._staged, self._request.live_cache
@@ -287,10 +292,10 @@ class _Restore:
         counts = self._counts()
         return RestoreResult(
             outcome=outcome,
-            sentence=sentence_for(outcome, staged.chosen, counts, rejected, near),
+            sentence=sentence_for(outcome, staged.chosen, counts, rejected, near, self._no_room),
             generations={scope: manifest.name for scope, manifest in staged.chosen.items() if self._has(scope)},
             files=sum(map(len, staged.files.values())),
-            bytes=staged.bytes,
+            bytes=sum(count.bytes for count in counts.values()),
             rejected=rejected,
             families=counts,
             commit=commit,
@@ -307,9 +312,9 @@ class _Restore:
         return {
             name: FamilyCount(
                 files=len(files),
-                bytes=sum(file.size for file in files.values()),
-                scope=BY_NAME[name].scope,
-                kernels=sum(1 for path in files if is_kernel(BY_NAME[name], path)),
+                bytes=files.bytes,
+                scope=files.family.scope,
+                kernels=sum(1 for path in files.paths() if is_kernel(files.family, path)),
             )
             for name, files in sorted(self._staged.files.items())
         }
@@ -325,6 +330,13 @@ class _Restore:
         if self._owned.own:
             return "kept"
         return "failed" if reasons - {"quarantined", "condemned"} else "miss"
+
+
+def _travelling(family: Family, table: FileTable, first: int, last: int) -> Iterator[int]:
+    """Yield the rows of a family that may be restored."""
+    for row, path in enumerate(table.paths.between(first, last), first):
+        if not is_left_out(family, path):
+            yield row
 
 
 def _with(result: RestoreResult, owned: Ownership, seconds: float, choice: Choice | None) -> RestoreResult:

@@ -93,6 +93,15 @@ def count_kernels(family: Family, tree: Iterable[str]) -> int:
     return sum(1 for path in tree if is_kernel(family, path))
 
 
+def has_kernels_since(live_cache: Path | str, families: Iterable[Family], since_ns: int) -> bool:
+    """Say whether a kernel of any family was written since; ends at the first, restored ones are older. Raises OSError."""
+    return any(
+        entry.mtime_ns >= since_ns and is_kernel(family, path)
+        for family in families
+        for path, entry in scan_tree(Path(live_cache, family.directory)).items()
+    )
+
+
 def _changes(family: Family, before: Tree, after: Tree) -> Changes:
     # Nearly always nothing differs between two looks, and dict comparison finds that out ten times as fast as a loop.
     if before == after:

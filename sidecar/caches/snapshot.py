@@ -5,36 +5,107 @@ The store is not known here; what is new against it is decided in `delta`.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from sidecar.caches import validity
-from sidecar.caches.families import Family, Ranks, is_left_out, left_out_by_ranks, stored_families
+from sidecar.caches.confinement import is_confined, is_confined_link
+from sidecar.caches.families import BY_NAME, Family, Ranks, is_left_out, left_out_by_ranks, stored_families
 from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.manifest import is_confined, is_confined_link
-from sidecar.caches.scan import Entry, Tree, scan_tree
+from sidecar.caches.kernel_entries import Entries
+from sidecar.caches.listing import Listing, listing_of
 
 # Artifacts in this format are written file by file without care for readers (vLLM 0.33 envs.py:2139-2147).
 UNSAFE_FORMAT = ("VLLM_COMPILE_CACHE_SAVE_FORMAT", "unpacked")
 UNSAFE_FAMILY = "vllm_compile"
 ONE_RANK = Ranks(1, True)
+WHOLE, BROKEN = 1, 2
 
 
-@dataclass(frozen=True)
 class Snapshot:
-    """The quiet files of each family that may travel, as they were when looked at."""
+    """The files of each family of a scope, as they were when looked at, and which of them may be published.
 
-    live_cache: Path
-    trees: dict[str, Tree]
-    skipped: Counter[str]
+    Most files have been published already, so the others are asked about one entry at a time. What may not be
+    published is counted in `skipped` by reason, once.
+    """
+
+    def __init__(
+        self,
+        live_cache: Path,
+        listings: Mapping[str, Listing],
+        newest_unix_s: float,
+        ranks: Ranks,
+        skipped: Counter[str],
+    ) -> None:
+        self.live_cache = live_cache
+        self.listings = listings
+        self._newest_ns = int(newest_unix_s * 1e9)
+        self._ranks = ranks
+        self._skipped = skipped
+        self._counted: set[tuple[str, str, str]] = set()
+        self._of_ranks: dict[str, frozenset[str]] = {}
+        self._entries = {
+            name: Entries(BY_NAME[name], found.paths, range(len(found))) for name, found in listings.items()
+        }
+
+    def entries(self, family: Family) -> Entries:
+        """Give the entries of a family."""
+        return self._entries[family.name]
+
+    def publishable(self, family: Family, entry: str) -> list[int]:
+        """Give the rows of an entry's files that travel; none while any of them is still being written."""
+        listing = self.listings[family.name]
+        rows = [row for row in self._entries[family.name].rows(entry) if self._travels(family, listing, row)]
+        if any(listing.mtimes[row] > self._newest_ns for row in rows):
+            self._skip(family, entry, "unstable", len(rows))
+            return []
+        return rows
+
+    def place(self, family: Family, row: int) -> str:
+        """Give the path of a file."""
+        return f"{self.live_cache}/{family.directory}/{self.listings[family.name].paths[row]}"
+
+    def _travels(self, family: Family, listing: Listing, row: int) -> bool:
+        path = listing.paths[row]
+        return (
+            not is_left_out(family, path)
+            and self._is_confined(family, listing, row, path)
+            and path not in self._left_out_by_ranks(family, listing)
+        )
+
+    def _is_confined(self, family: Family, listing: Listing, row: int, path: str) -> bool:
+        target = listing.links.get(row)
+        if is_confined(path) and (target is None or is_confined_link(path, target)):
+            return True
+        self._skip(family, path, "not_confined", 1)
+        return False
+
+    def _left_out_by_ranks(self, family: Family, listing: Listing) -> frozenset[str]:
+        if self._ranks == ONE_RANK:
+            return frozenset()
+        if family.name not in self._of_ranks:
+            rows = enumerate(listing.paths)
+            kept = (
+                path
+                for row, path in rows
+                if not is_left_out(family, path) and self._is_confined(family, listing, row, path)
+            )
+            self._of_ranks[family.name] = left_out_by_ranks(family, kept, self._ranks)
+        return self._of_ranks[family.name]
+
+    def _skip(self, family: Family, what: str, reason: str, files: int) -> None:
+        if (family.name, what, reason) not in self._counted:
+            self._counted.add((family.name, what, reason))
+            self._skipped[reason] += files
 
 
 def take(
     live_cache: Path,
     scope: KeyScope,
     newest_unix_s: float,
+    skipped: Counter[str],
     ranks: Ranks = ONE_RANK,
     exclude: Collection[str] = (),
 ) -> Snapshot:
@@ -42,13 +113,13 @@ def take(
 
     Raises OSError when the live cache can't be read.
     """
-    skipped: Counter[str] = Counter()
-    trees: dict[str, Tree] = {}
-    for family in stored_families():
-        if family.scope == scope and family.name not in exclude:
-            tree = _travelling(family, scan_tree(live_cache / family.directory), ranks, skipped)
-            trees[family.name] = _quiet(family, tree, newest_unix_s, skipped)
-    return Snapshot(live_cache, trees, skipped)
+    listings = {
+        family.name: listing_of(f"{live_cache}/{family.directory}")
+        for family in stored_families()
+        if family.scope == scope and family.name not in exclude
+    }
+    skipped["not_confined"] += sum(listing.before_1970 for listing in listings.values())
+    return Snapshot(live_cache, listings, newest_unix_s, ranks, skipped)
 
 
 class Wholeness:
@@ -58,61 +129,31 @@ class Wholeness:
         self._snapshot = snapshot
         self._cuda_majors = cuda_majors
         self._skipped = skipped
-        self._known: dict[tuple[str, str], bool] = {}
+        # By the first row of an entry: 0 while it is not known.
+        self._known = {name: bytearray(len(listing)) for name, listing in snapshot.listings.items()}
 
-    def of(self, family: Family, entry: str, paths: Collection[str]) -> bool:
+    def of(self, family: Family, rows: Sequence[int]) -> bool:
         """Say whether an entry is whole; the first time, one that is not is counted as skipped, with the reason."""
-        known = self._known.get((family.name, entry))
-        if known is None:
-            tree, root = self._snapshot.trees[family.name], self._snapshot.live_cache / family.directory
-            sizes = {path: tree[path].size for path in paths if not tree[path].link}
-            reasons = validity.broken(family, sizes, root, root, self._cuda_majors)
-            for reason in reasons.values():
-                self._skipped[reason] += len(paths)
-            known = self._known[family.name, entry] = not reasons
-        return known
+        known = self._known[family.name]
+        if known[rows[0]]:
+            return known[rows[0]] == WHOLE
+        listing, root = self._snapshot.listings[family.name], self._snapshot.live_cache / family.directory
+        sizes = {listing.paths[row]: listing.sizes[row] for row in rows if row not in listing.links}
+        reasons = validity.broken(family, sizes, root, root, self._cuda_majors)
+        for reason in reasons.values():
+            self._skipped[reason] += len(rows)
+        known[rows[0]] = BROKEN if reasons else WHOLE
+        return not reasons
 
 
-def unchanged(snapshot: Snapshot, family: Family, paths: Collection[str]) -> bool:
+def unchanged(snapshot: Snapshot, family: Family, rows: Sequence[int]) -> bool:
     """Say whether files are still exactly what the snapshot saw: size, time and inode."""
-    root = snapshot.live_cache / family.directory
-    for path in paths:
+    listing = snapshot.listings[family.name]
+    for row in rows:
         try:
-            status = (root / path).lstat()
+            status = os.lstat(snapshot.place(family, row))
         except OSError:
             return False
-        seen = snapshot.trees[family.name][path]
-        if (status.st_size, status.st_mtime_ns, status.st_ino) != seen[:3]:
+        if (status.st_size, status.st_mtime_ns, status.st_ino) != listing.seen(row):
             return False
     return True
-
-
-def _travelling(family: Family, tree: Tree, ranks: Ranks, skipped: Counter[str]) -> Tree:
-    kept = {}
-    for path, entry in tree.items():
-        if is_left_out(family, path):
-            continue
-        if is_confined(path) and entry.mtime_ns >= 0 and (not entry.link or is_confined_link(path, entry.link)):
-            kept[path] = entry
-        else:
-            skipped["not_confined"] += 1
-    others = left_out_by_ranks(family, kept, ranks)
-    return {path: entry for path, entry in kept.items() if path not in others} if others else kept
-
-
-def _quiet(family: Family, tree: Tree, newest_unix_s: float, skipped: Counter[str]) -> Tree:
-    limit = int(newest_unix_s * 1e9)
-    busy = {validity.entry_of(family, path) for path, entry in tree.items() if entry.mtime_ns > limit}
-    return _without(family, tree, busy, "unstable", skipped)
-
-
-def _without(family: Family, tree: Tree, names: set[str], reason: str, skipped: Counter[str]) -> Tree:
-    if not names:
-        return tree
-    kept: dict[str, Entry] = {}
-    for path, entry in tree.items():
-        if validity.entry_of(family, path) in names:
-            skipped[reason] += 1
-        else:
-            kept[path] = entry
-    return kept

@@ -13,10 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sidecar.caches.families import BY_NAME, directories
+from sidecar.caches.file_table import StoredFile
 from sidecar.caches.live_cache import DIRECTORY_MODE, make_directory
-from sidecar.caches.manifest import StoredFile
+from sidecar.caches.selection import Selection
 
 BLOCK = 4096
+# Folders that are remembered as made: what all of them take would grow with the cache.
+FOLDERS = 10_000
 WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -114,6 +117,9 @@ class StagingArea:
         path = f"{file.family}/{file.path}"
         folder = path.rpartition("/")[0]
         if folder not in self._made:
+            if len(self._made) > FOLDERS:
+                # Files come folder by folder: one that was forgotten is looked at once more, and no harm is done.
+                self._made = {""}
             for missing in reversed(list(self._missing(folder))):
                 self._make(missing)
         return path
@@ -136,9 +142,9 @@ def shared_mode(mode: int) -> int:
     return (mode & 0o755) | ((mode & 0o700) >> 3)
 
 
-def bytes_needed(files: Iterable[StoredFile]) -> int:
+def bytes_needed(selections: Iterable[Selection]) -> int:
     """Say how many bytes the files take on disk, rounded up to whole blocks."""
-    return sum(-(-file.size // BLOCK) * BLOCK + BLOCK // 8 for file in files)
+    return sum(-(-files.table.sizes[row] // BLOCK) * BLOCK + BLOCK // 8 for files in selections for row in files.rows)
 
 
 def _remove_empty(root: Path, path: str) -> None:

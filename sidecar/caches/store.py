@@ -20,9 +20,8 @@ from typing import BinaryIO
 
 from sidecar.caches import manifest as manifests
 from sidecar.caches.fingerprint import Fingerprint, KeyScope, key_of
-from sidecar.caches.live_cache import make_directory
 from sidecar.caches.manifest import Manifest, Pack
-from sidecar.caches.messages import StoreMode
+from sidecar.caches.publish_messages import StoreMode
 from sidecar.caches.records import VERSION, Records
 from sidecar.caches.volume import Checkpoint, StoreStream, no_checkpoint
 from sidecar.errors import (
@@ -39,6 +38,7 @@ from sidecar.files import (
     create_folder_exclusively,
     create_json_exclusively,
     is_temporary,
+    make_directory,
     open_plain,
     open_shared,
     sync_directory,
@@ -166,7 +166,7 @@ class DirectoryStore(Records):
             make_directory(self._pack_folder)
             self._checkpoint("generation directory")
             try:
-                create_folder_exclusively(folder, MANIFEST, b"".join(manifests.lines(manifest)), self._pack_folder)
+                create_folder_exclusively(folder, MANIFEST, lambda: manifests.lines(manifest), self._pack_folder)
             except FileExistsError:
                 raise LostRace(f"Generation {manifest.name} was published by somebody else.") from None
             self._checkpoint("manifest")

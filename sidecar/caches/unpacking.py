@@ -5,13 +5,16 @@ Which files are wanted is decided in `restore`, as is what becomes of those that
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
+from sidecar.caches.file_table import FileTable, StoredFile
 from sidecar.caches.forks import Lost, spread
-from sidecar.caches.manifest import StoredFile
 from sidecar.caches.packs import PackReader
+from sidecar.caches.selection import Selection
 from sidecar.caches.staging import StagingArea
 from sidecar.caches.store import DirectoryStore
 from sidecar.errors import StoreDamaged, StoreUnavailable
@@ -28,7 +31,21 @@ FILE_COST = 16 << 10
 LOST = "lost"
 
 Done = Callable[[StoredFile], None]
-Bad = dict[int, str]
+# Reasons by family and row of its table.
+Bad = dict[str, dict[int, str]]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The wanted files of one pack, in the order in which they lie there."""
+
+    pack: str
+    table: FileTable
+    rows: array[int]
+
+    @property
+    def size(self) -> int:
+        return sum(map(self.table.sizes.__getitem__, self.rows))
 
 
 class Unpacking:
@@ -52,48 +69,47 @@ class Unpacking:
         self._on_file = on_file
         self._on_note = on_note
 
-    def run(self, files: Iterable[StoredFile]) -> dict[StoredFile, str]:
-        """Stage files; returns those that could not be had, with reasons. Raises OSError of the live cache's disk."""
-        by_pack: dict[str, list[StoredFile]] = {}
-        for file in files:
-            by_pack.setdefault(file.pack, []).append(file)
-        # The longest work first, so that all processes end at about the same time.
-        packs = sorted(by_pack.items(), key=lambda pack: -sum(file.size + FILE_COST for file in pack[1]))
-        for _, members in packs:
-            members.sort(key=lambda file: file.offset)
-        total = sum(file.size for members in by_pack.values() for file in members)
-        jobs = min(self._jobs, len(packs)) if total >= WORTH_BYTES else 1
-        bad: dict[StoredFile, str] = {}
-        for number, found in self._results(packs, jobs):
-            members = packs[number][1]
-            bad.update({members[int(position)]: reason for position, reason in found.items()})
+    def run(self, selections: Iterable[Selection]) -> Bad:
+        """Stage files that are no links; returns those that could not be had, with reasons.
+
+        Raises OSError of the live cache's disk.
+        """
+        shares = sorted(_shares(selections), key=_cost, reverse=True)
+        total = sum(share.size for share in shares)
+        jobs = min(self._jobs, len(shares)) if total >= WORTH_BYTES else 1
+        bad: Bad = {}
+        for number, found in self._results(shares, jobs):
+            table, rows = shares[number].table, shares[number].rows
+            for position, reason in found.items():
+                row = rows[int(position)]
+                bad.setdefault(table.family(row), {})[row] = reason
         return bad
 
-    def _results(self, packs: list[tuple[str, list[StoredFile]]], jobs: int) -> Iterable[tuple[int, Mapping[Any, str]]]:
+    def _results(self, shares: list[_Share], jobs: int) -> Iterable[tuple[int, Mapping[Any, str]]]:
         if jobs < 2:
-            for number, (digest, files) in enumerate(packs):
-                yield number, self._unpack(digest, files, self._on_file, self._on_note)
+            for number, share in enumerate(shares):
+                yield number, self._unpack(share, self._on_file, self._on_note)
             return
 
-        def work(number: int, note: Callable[[Any], None]) -> Bad:
-            return self._unpack(*packs[number], lambda _file: None, lambda files, size: note([files, size]))
+        def work(number: int, note: Callable[[Any], None]) -> dict[int, str]:
+            return self._unpack(shares[number], lambda _file: None, lambda files, size: note([files, size]))
 
-        for number, found in spread(range(len(packs)), jobs, work, lambda note: self._on_note(*note)):
+        for number, found in spread(range(len(shares)), jobs, work, lambda note: self._on_note(*note)):
             if isinstance(found, Lost):
-                files = packs[number][1]
-                self._area.drop_files(files)
-                yield number, dict.fromkeys(range(len(files)), LOST)
+                share = shares[number]
+                self._area.drop_files(map(share.table.__getitem__, share.rows))
+                yield number, dict.fromkeys(range(len(share.rows)), LOST)
             else:
                 yield number, found
 
-    def _unpack(self, digest: str, files: list[StoredFile], done: Done, note: Callable[[int, int], None]) -> Bad:
-        """Stage the files of one pack; returns what could not be had, by its place in the list."""
-        bad: Bad = {}
+    def _unpack(self, share: _Share, done: Done, note: Callable[[int, int], None]) -> dict[int, str]:
+        """Stage the files of one pack; returns what could not be had, by its place in the share."""
+        bad: dict[int, str] = {}
         position = count = size = 0
         try:
-            with closing(self._store.open_pack(digest)) as stream:
+            with closing(self._store.open_pack(share.pack)) as stream:
                 reader = PackReader(stream)
-                for file in files:
+                for file in map(share.table.__getitem__, share.rows):
                     # Most files are small and lie in what is unpacked already; they need no loop.
                     whole = reader.at_hand(file.offset, file.size)
                     if (
@@ -111,6 +127,28 @@ class Unpacking:
                         count = size = 0
         except (StoreDamaged, StoreUnavailable) as error:
             reason = "pack" if isinstance(error, StoreDamaged) else "unreadable"
-            bad.update(dict.fromkeys(range(position, len(files)), reason))
+            bad.update(dict.fromkeys(range(position, len(share.rows)), reason))
         note(count, size)
         return bad
+
+
+def _shares(selections: Iterable[Selection]) -> list[_Share]:
+    """Sort files by pack; a generation's packs are its own, so its table says where they lie."""
+    found: dict[tuple[int, str], _Share] = {}
+    for selection in selections:
+        table = selection.table
+        for row in selection.rows:
+            if row not in table.links:
+                key = (id(table), table.pack(row))
+                if key not in found:
+                    found[key] = _Share(key[1], table, array("I"))
+                found[key].rows.append(row)
+    return [
+        _Share(share.pack, share.table, array("I", sorted(share.rows, key=share.table.offsets.__getitem__)))
+        for share in found.values()
+    ]
+
+
+def _cost(share: _Share) -> int:
+    """Say how much work a share is: the longest goes first, so that all processes end at about the same time."""
+    return share.size + FILE_COST * len(share.rows)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sidecar.caches.live_cache import make_directory
-from sidecar.caches.messages import StoreMode
+from sidecar.caches.publish_messages import StoreMode
 from sidecar.errors import FileUnreadable, StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable
-from sidecar.files import create_json_exclusively, read_json, temporary_name
+from sidecar.files import create_json_exclusively, make_directory, read_json, temporary_name
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

@@ -15,14 +15,19 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from sidecar.caches.messages import HoldRequest, Progress, PublishRequest, RecordRequest, RecordResult, RestoreRequest
+from sidecar.caches.publish_messages import Progress, PublishRequest
 from sidecar.errors import WarmupError
 
-NICENESS = 15
+# What only some tasks need is imported with them: imports are a third of what a publish of little takes.
+if TYPE_CHECKING:
+    from sidecar.caches.messages import BootsRequest, BootsResult, HoldRequest, RecordRequest, RecordResult
+
 #: So many boots that became ready prove a generation; more records would only pile up.
 READY_RECORDS = 3
+#: So many boots that made a generation, and are no proof of it, are kept for what they tell of the engine.
+MADE_RECORDS = 20
 PROGRESS_S = 0.1
 # How soon a process that holds claims notices that the daemon is gone.
 HOLD_LOOK_S = 0.5
@@ -56,19 +61,22 @@ class Reporter:
 
 def work(task: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Do one task and return its result as JSON. Raises ValueError when the request can't be read."""
-    if task["task"] == "restore":
-        from sidecar.caches.forks import processes
-        from sidecar.caches.restore import RestoreTools, restore
+    if task["task"] == "publish":
+        from sidecar.caches.publish import PublishTools, publish
 
-        tools = RestoreTools(clock=time.monotonic, sleep=time.sleep, on_progress=reporter.progress, jobs=processes())
-        return restore(RestoreRequest.from_json(task["request"]), tools).to_json()
+        wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress)
+        return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
+    from sidecar.caches.messages import BootsRequest, RecordRequest, RestoreRequest
+
     if task["task"] == "record":
         return record(RecordRequest.from_json(task["request"])).to_json()
-    from sidecar.caches.publish import PublishTools, publish
+    if task["task"] == "boots":
+        return boots(BootsRequest.from_json(task["request"])).to_json()
+    from sidecar.caches.forks import processes
+    from sidecar.caches.restore import RestoreTools, restore
 
-    step_back()
-    wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress)
-    return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
+    tools = RestoreTools(clock=time.monotonic, sleep=time.sleep, on_progress=reporter.progress, jobs=processes())
+    return restore(RestoreRequest.from_json(task["request"]), tools).to_json()
 
 
 def hold(request: HoldRequest) -> None:
@@ -85,12 +93,12 @@ def hold(request: HoldRequest) -> None:
                 sys.exit(1)
         return False
 
-    step_back()
     keep(request, asked_back, lambda: open_store(request.store, "read-write", time.sleep))
 
 
 def record(request: RecordRequest) -> RecordResult:
     """Write one record into the store; what goes wrong is told in the result."""
+    from sidecar.caches.messages import RecordResult
     from sidecar.caches.store import open_store
 
     try:
@@ -98,6 +106,9 @@ def record(request: RecordRequest) -> RecordResult:
         if request.kind == "boot":
             ends = store.boot_ends(request.scope, request.key)
             if request.record.get("outcome") == "ready" and ends[request.generation, "ready"] >= READY_RECORDS:
+                return RecordResult()
+            made = [name for name in store.notes(request.scope, request.key, ("boots",)) if ".made." in name]
+            if request.record.get("outcome") == "made" and len(made) >= MADE_RECORDS:
                 return RecordResult()
             store.record_boot(request.scope, request.key, request.name, request.record)
         else:
@@ -107,14 +118,15 @@ def record(request: RecordRequest) -> RecordResult:
     return RecordResult()
 
 
-def step_back() -> None:
-    """Give way to the engine: low CPU priority, idle I/O priority where the kernel has it."""
-    import psutil
+def boots(request: BootsRequest) -> BootsResult:
+    """Read the records of earlier boots; a store that is away has none."""
+    from sidecar.caches.messages import BootsResult
+    from sidecar.caches.store import open_store
 
-    with suppress(OSError):
-        os.nice(NICENESS)
-    with suppress(OSError, AttributeError, psutil.Error):
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    with suppress(WarmupError):
+        store = open_store(request.store, "read-only", time.sleep)
+        return BootsResult(records=tuple(store.boots(request.scope, request.key, request.most)))
+    return BootsResult()
 
 
 def end_with(stream: BinaryIO) -> None:
@@ -139,6 +151,8 @@ def main() -> int:
     reporter = Reporter(sys.stdout.buffer, time.monotonic)
     task = json.loads(sys.stdin.buffer.readline())
     if task["task"] == "hold":
+        from sidecar.caches.messages import HoldRequest
+
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         hold(HoldRequest.from_json(task["request"]))
         return 0

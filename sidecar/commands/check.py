@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from sidecar import config
-from sidecar.commands.checks import Finding, every_check
+from sidecar.commands.checks import every_check
+from sidecar.commands.finding import Finding
 from sidecar.commands.settings_flags import default_text, flag, loaded, settings_options
 from sidecar.errors import EXIT_OK, EXIT_USAGE
 

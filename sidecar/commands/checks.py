@@ -1,4 +1,4 @@
-"""What `check` tries on this machine: store, live cache, control directory, profile, key file, port, engine.
+"""What `check` tries on this machine: store, live cache, control directory, profile, key file, port, engine, Kubernetes.
 
 Every check gives findings in sentences; nothing is left behind, and nothing is printed here.
 """
@@ -12,32 +12,21 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from sidecar.commands.finding import Finding
+from sidecar.commands.kubernetes_checks import kubernetes
 from sidecar.config import Settings
 from sidecar.errors import DaemonUnreachable, NotSo, ProfileError
 from sidecar.web.client import DaemonClient, local_url
-
-Level = Literal["good", "note", "problem"]
 
 #: A store on a network that hangs must not hang `check` too.
 DEADLINE_S = 20.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was tried: what, how it went, and a sentence that says what to do when it went wrong."""
-
-    what: str
-    level: Level
-    sentence: str
-
-
 def every_check(settings: Settings) -> Iterator[Finding]:
     """Try everything that the settings name, one after the other."""
-    for check in (_store, _live_cache, _families, _control_dir, _profile, _api_key, _listen, _engine):
+    for check in (_store, _live_cache, _families, _control_dir, _profile, _api_key, _listen, _engine, kubernetes):
         yield from check(settings)
 
 

@@ -108,7 +108,7 @@ def _from_file(name: str | None) -> tuple[dict[str, Hint], str, str]:
     if not name:
         return {}, "", ""
     from sidecar import files
-    from sidecar.engines.argv import hints_from_argv
+    from sidecar.engines.outside import hints_of, launcher_place
     from sidecar.errors import FileUnreadable
     from sidecar.gpu.sm import from_product
 
@@ -126,8 +126,7 @@ def _from_file(name: str | None) -> tuple[dict[str, Hint], str, str]:
     sm = next(
         (sm for each in names if (sm := from_product(each))), "" if names or not isinstance(gpus, list) else "cpu"
     )
-    variables = {str(key): str(value) for key, value in environment.items()}
-    return hints_from_argv(tuple(map(str, argv)), variables), sm, f"reading {name}"
+    return hints_of([launcher_place(found)]), sm, f"reading {name}"
 
 
 async def _ask(url: str, key_file: Path | str | None, hints: Mapping[str, Hint]) -> EngineFacts:

@@ -159,13 +159,13 @@ def _key(path: Path | None) -> str | None:
 async def sm_of(settings: config.Settings) -> tuple[str, str]:
     """Give the SM version and where it is from; NVML counts only for an engine on this machine."""
     from sidecar.errors import GpuUnavailable
-    from sidecar.gpu.nvml import GpuReader
+    from sidecar.gpu.reader import read_once
 
     if settings.sm:
         return settings.sm, "as given"
     if urlsplit(settings.engine_url).hostname not in ("127.0.0.1", "localhost", "::1"):
         return "", ""
     try:
-        return (await GpuReader().read()).sm, "NVML of this machine"
+        return (await read_once()).sm, "NVML of this machine"
     except GpuUnavailable:
         return "", ""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sidecar.warmup.choice import Choice
     from sidecar.warmup.outline import Estimate
     from sidecar.warmup.planner import Plan
+    from sidecar.warmup.recorded import RecordedMix
 
 
 @click.command()
@@ -26,9 +27,14 @@ if TYPE_CHECKING:
 @click.option(
     "--tokens-per-s", type=click.FloatRange(min=1), metavar="N", help="Prompt tokens the engine reads a second."
 )
+@click.option(
+    "--live-cache", metavar="DIR", help="Live cache of such an engine: the traffic recorded there is what draws follow."
+)
 @click.option("--brief", is_flag=True, help="Show steps only, not each of their bursts.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def command(profile: str, tokens_per_s: float | None, brief: bool, as_json: bool, **arguments: Any) -> int:
+def command(
+    profile: str, tokens_per_s: float | None, live_cache: str | None, brief: bool, as_json: bool, **arguments: Any
+) -> int:
     """Show the requests of a warm-up: how many, how large, how many at once, and about how long. Sends none.
 
     The engine's limits come from the flags, from the engine at --url, or from an attempt's --facts; what none of them
@@ -39,13 +45,14 @@ def command(profile: str, tokens_per_s: float | None, brief: bool, as_json: bool
       warmup-sidecar plan --sm sm90 --max-num-seqs 256
       warmup-sidecar plan --url http://127.0.0.1:8000
       warmup-sidecar plan --profile ./mine.yaml --json
+      warmup-sidecar plan --sm sm90 --live-cache /var/cache/engine
     """
     from sidecar.warmup.outline import estimate
     from sidecar.warmup.planner import make_plan
 
     found = given(arguments)
     choice = chosen(profile, found)
-    plan = make_plan(choice.profile, found.facts)
+    plan = make_plan(choice.profile, found.facts, _recorded(live_cache))
     cpu = found.sm == "cpu" or "cpu" in choice.profile.match.sm
     cost = estimate(plan, cpu=cpu, tokens_s=tokens_per_s)
     if as_json:
@@ -53,6 +60,22 @@ def command(profile: str, tokens_per_s: float | None, brief: bool, as_json: bool
     else:
         show_plan(choice, found, plan, cost, brief=brief)
     return EXIT_NOT_SO if plan.unwarmed else EXIT_OK
+
+
+def _recorded(live_cache: str | None) -> RecordedMix | None:
+    """Read the traffic that was recorded beside the kernels. Raises UsageError where there is none to read."""
+    from pathlib import Path
+
+    from sidecar.errors import UsageError
+    from sidecar.warmup import recorded
+
+    if not live_cache:
+        return None
+    path = recorded.mix_path(Path(live_cache))
+    found, trouble = recorded.load(path)
+    if found is None:
+        raise UsageError(trouble or f"No traffic is recorded in {path} yet; leave --live-cache out.")
+    return found
 
 
 def plan_json(choice: Choice, found: Given, plan: Plan, cost: Estimate) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _commands() -> Rows:
 def _metrics() -> Rows:
     from sidecar import metrics
 
-    return [(_code(name), kind, labels, unit, meaning) for name, kind, labels, unit, meaning in metrics.documented()]
+    return [(_code(name), *rest) for name, *rest in metrics.documented()]
 
 
 def _endpoints() -> Rows:
@@ -175,7 +175,7 @@ def _facts() -> Rows:
             fact.name,
             _code(fact.where),
             " and ".join(fact.scopes) or "no key",
-            "value" if fact.shown else "digest",
+            fact.stored,
             fact.why,
         )
         for fact in FACTS
@@ -195,6 +195,27 @@ def _profiles() -> Rows:
         for each in list_profiles()
         if each.profile
     ]
+
+
+def _kubernetes_rights() -> Rows:
+    from sidecar.kube import rights
+
+    return [
+        (name, _code(config.variable(setting) + "=true"), does, needed)
+        for name, setting, does, needed in rights.documented()
+    ]
+
+
+def _condition_reasons() -> Rows:
+    from sidecar.kube import condition
+
+    return [(_code(reason), when) for reason, when in condition.documented()]
+
+
+def _kubernetes_events() -> Rows:
+    from sidecar.kube import events
+
+    return [(_code(reason), kind, meaning) for reason, kind, meaning in events.documented()]
 
 
 REFERENCES: tuple[Reference, ...] = (
@@ -218,6 +239,9 @@ REFERENCES: tuple[Reference, ...] = (
     ),
     Reference("facts", ("fact", "from", "enters the key of", "stored as", "why it matters"), _facts),
     Reference("profiles", ("profile", "for", "steps", "description"), _profiles),
+    Reference("kubernetes rights", ("feature", "setting", "what it does", "rights"), _kubernetes_rights),
+    Reference("condition reasons", ("reason", "when"), _condition_reasons),
+    Reference("kubernetes events", ("reason", "type", "meaning"), _kubernetes_events),
     Reference("errors", ("outcome", "meaning", "exit code", "another try may help"), _errors),
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sidecar.commands import gpu_view
 from sidecar.commands.asked import ask_port, settings_of, url_option
 from sidecar.commands.settings_flags import settings_options
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK
@@ -62,7 +63,7 @@ def _show(found: Mapping[str, Any]) -> None:
         console.print(f"[yellow]degraded:[/] {escape(str(notice))}")
     console.print()
     show(
-        [_engine(found), _parts(found), _timeline(found), _steps(found), _kernels(found), _events(found)],
+        [_engine(found), _parts(found), _timeline(found), _steps(found), _kernels(found), gpu_view.grid(found), _events(found)],
         console,
     )
 
@@ -90,6 +91,8 @@ def _engine(found: Mapping[str, Any]) -> Grid:
     ]
     if engine.get("kv_cache_usage") is not None:
         rows.append(("KV cache in use", words.percent(engine["kv_cache_usage"])))
+    if (room := _mapping(engine.get("kv_cache")).get("sentence")) is not None:
+        rows.append(("KV cache", str(room)))
     if engine.get("healthy_after_s") is not None:
         rows.append(("answered after", words.seconds(engine["healthy_after_s"])))
     rows += [(name.replace("_", " "), str(value)) for name, value in limits.items() if value not in (None, "")]

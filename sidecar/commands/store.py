@@ -8,24 +8,34 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sidecar.commands.settings_flags import loaded
-from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError, WarmupError
-from sidecar.files import read_json
+from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from sidecar.caches.fingerprint import Fingerprint, KeyScope
     from sidecar.caches.inspection import Listed
+    from sidecar.caches.messages import StoreMode
+    from sidecar.caches.standing import Watch
     from sidecar.caches.store import DirectoryStore
-    from sidecar.config import Settings
 
+#: A person waits for the answer: more keys are compared than within a restore's budget.
+MOST_KEYS = 10_000
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _STORE = click.option("--store", "location", default="", metavar="DIRECTORY", help="The store; default: WARMUP_STORE.")
+_WATCH = click.option(
+    "--watch",
+    "watch_s",
+    type=click.FloatRange(0, 600),
+    default=0.0,
+    metavar="SECONDS",
+    help="Watch claims for so long, to be sure that their holders are at work; they beat every 15 s.",
+)
 
 
 @click.group()
@@ -43,19 +53,21 @@ def command() -> None:
 
 @command.command("ls")
 @_STORE
+@_WATCH
 @_JSON
-def ls(location: str, as_json: bool) -> int:
-    """List all generations: scope, key, state, files, sizes, boots.
+def ls(location: str, watch_s: float, as_json: bool) -> int:
+    """List all generations: scope, key, state, files, sizes, boots, and which pods try or make one.
 
     \b
-    Example:
+    Examples:
       warmup-sidecar store ls --json
+      warmup-sidecar store ls --watch 40
     """
     from sidecar.caches.inspection import listed
     from sidecar.commands.tables import Grid, make_console, table
     from sidecar.web import words
 
-    found = list(listed(_open(location, "read-only")))
+    found = listed(_open(location, None), _watch(watch_s))
     if as_json:
         click.echo(json.dumps([each.to_json() for each in found], indent=1))
         return EXIT_OK
@@ -80,33 +92,36 @@ def ls(location: str, as_json: bool) -> int:
     right = frozenset({"files", "unpacked", "packed"})
     make_console().print(table(Grid("", heads, rows, right, frozenset({"state"}))))
     for each in found:
-        if each.detail:
-            click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {each.detail}")
+        for said in filter(None, (each.detail, _claim(each))):
+            click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {said}")
     return EXIT_OK
 
 
 @command.command("show")
 @click.argument("generation")
 @_STORE
+@_WATCH
 @_JSON
-def show(generation: str, location: str, as_json: bool) -> int:
-    """Show one generation: its families, archives, and whom it builds on. The beginning of a key or name will do.
+def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
+    """Show one generation: its state, families, archives, and whom it builds on. The beginning of a key or name will do.
 
     \b
     Example:
       warmup-sidecar store show 60e1
     """
-    from sidecar.caches.inspection import find
+    from sidecar.caches.inspection import find, state_of
     from sidecar.commands.tables import Grid, make_console, table
     from sidecar.web import words
 
-    store = _open(location, "read-only")
+    store = _open(location, None)
     scope, key, name = find(store, generation)
     manifest = store.read_manifest(scope, key, name)
     if manifest is None:
         raise UsageError(f"Generation {name} has no manifest: its publisher died, or is at work.")
+    state = state_of(store, scope, key, name, _watch(watch_s))
     if as_json:
-        click.echo(json.dumps(manifest.to_json()))
+        told = {field: state.to_json()[field] for field in ("state", "detail", "ready", "died", "claim")}
+        click.echo(json.dumps({**manifest.to_json(), **told}))
         return EXIT_OK
     families: dict[str, tuple[int, int]] = {}
     for file in manifest.files:
@@ -115,6 +130,7 @@ def show(generation: str, location: str, as_json: bool) -> int:
     click.echo(
         f"{scope} key {key}, generation {name}, builds on {manifest.parent or 'nothing'}, by {manifest.created_by}."
     )
+    click.echo(" ".join(filter(None, (f"State: {_state(state)}.", state.detail, _claim(state)))))
     rows = [(family, str(count), words.size(size)) for family, (count, size) in sorted(families.items())]
     console = make_console()
     console.print(table(Grid("Families", ("family", "files", "size"), rows, frozenset({"files", "size"}))))
@@ -153,7 +169,12 @@ def verify(deep: bool, location: str, as_json: bool) -> int:
 
 
 @command.command("explain")
-@click.option("--facts", "file", type=click.Path(path_type=Path), help="facts.json of an attempt; default: the newest.")
+@click.option(
+    "--facts",
+    "file",
+    type=click.Path(path_type=Path),
+    help="facts.json of an attempt; default: the newest, or what the last run left in the live cache.",
+)
 @_STORE
 @_JSON
 def explain(file: Path | None, location: str, as_json: bool) -> int:
@@ -165,59 +186,100 @@ def explain(file: Path | None, location: str, as_json: bool) -> int:
     """
     from sidecar.caches.fingerprint import fingerprint
     from sidecar.caches.ownership import SCOPES
+    from sidecar.commands.given_facts import given_facts
 
-    settings = loaded({}).settings
-    facts = _facts(file, settings.control_dir)
+    given = given_facts(file, loaded({}).settings)
     store = _open(location, "read-only")
-    known = fingerprint(facts, _live_cache(file, settings))
+    known = fingerprint(given.facts, str(given.live_cache))
     result = {scope: _compared(store, known, scope) for scope in SCOPES}
     if as_json:
         click.echo(json.dumps(result, indent=1))
     else:
+        click.echo(f"By {given.source}:")
         for scope, each in result.items():
             _print_comparison(scope, each)
     return EXIT_OK if all(each["hit"] for each in result.values()) else EXIT_NOT_SO
 
 
 def _state(each: Listed) -> str:
-    if each.state == "awaited":
-        return f"being made by {each.claimed_by}"
-    return f"candidate, tried by {each.claimed_by}" if each.claimed_by and each.state == "candidate" else each.state
+    claim = each.claim
+    if claim is None or each.state not in ("candidate", "awaited", "abandoned"):
+        return each.state
+    if each.state == "candidate":
+        tried = {"held": "tried by", "lapsed": "no longer tried by", "unsure": "perhaps tried by"}
+        return f"candidate, {tried[claim.state]} {claim.holder}"
+    made = {"held": "being made by", "lapsed": "abandoned by", "unsure": "perhaps being made by"}
+    return f"{made[claim.state]} {claim.holder}"
 
 
-def _live_cache(file: Path | None, settings: Settings) -> str:
-    """Give the live cache that the sidecar beside these facts used: a child's may lie in its user's own cache."""
-    folders = [settings.control_dir] if file is None else [*file.resolve().parents][:3]
-    for folder in folders:
-        with suppress(OSError, WarmupError):
-            return str(read_json(folder / "sidecar.json").get("live_cache") or settings.live_cache)
-    return str(settings.live_cache)
+def _claim(each: Listed) -> str:
+    """Say how a claim stands, and how that is known."""
+    from sidecar.caches.standing import GONE_S
+    from sidecar.web import words
+
+    claim = each.claim
+    if claim is None or each.state not in ("candidate", "awaited", "abandoned"):
+        return ""
+    age = claim.beat_age_s
+    beat = (
+        "when its last beat was can't be told, because the store can't be written from here"
+        if age is None
+        else f"last beat {words.seconds(age)} ago"
+        if age >= 0
+        else "its last beat lies in the future: the store's clock was set back"
+    )
+    watched = f", unchanged for the {words.seconds(claim.watched_s)} that it was watched" if claim.watched_s else ""
+    then = {
+        "held": "",
+        "lapsed": " The next pod takes its place.",
+        "unsure": f" --watch 40 looks whether it still beats; after {GONE_S:.0f} s without one it counts as lapsed.",
+    }
+    return f"{claim.holder}: {claim.state}, {beat}{watched}.{then[claim.state]}"
+
+
+def _watch(seconds: float) -> Watch | None:
+    from sidecar.caches.standing import Watch
+
+    return Watch(seconds, time.monotonic, time.sleep) if seconds else None
 
 
 def _compared(store: DirectoryStore, known: Fingerprint, scope: KeyScope) -> dict[str, Any]:
     from sidecar.caches.choice import usable
     from sidecar.caches.explain import nearest
 
-    near = nearest(store, known, scope)
+    near = nearest(store, known, scope, MOST_KEYS)
     return {
         "key": known.key(scope),
         "hit": usable(store, known, scope) is not None,
         "nearest": near.key,
-        "differs": [{"fact": one.fact, "here": one.ours, "there": one.theirs} for one in near.differences],
+        "differs": [
+            {"fact": one.fact, "how": one.how, "here": one.ours, "there": one.theirs} for one in near.differences
+        ],
+        "older_keys": near.older,
     }
 
 
 def _print_comparison(scope: str, found: dict[str, Any]) -> None:
+    from sidecar.caches.explain import older_sentence
+    from sidecar.caches.fingerprint import Difference
     from sidecar.commands.tables import Grid, make_console, table
 
     if found["hit"]:
         click.echo(f"{scope}: hit, key {found['key']}.")
     elif not found["nearest"]:
         click.echo(f"{scope}: miss, key {found['key']}; the store knows no other key of this scope.")
+        if found["older_keys"]:
+            click.echo(older_sentence(found["older_keys"]))
     else:
         click.echo(f"{scope}: miss, key {found['key']}; the nearest is {found['nearest']}, which differs in:")
-        rows = [(one["fact"], one["here"] or "–", one["there"] or "–") for one in found["differs"]]
-        make_console().print(table(Grid("", ("fact", "here", "there"), rows)))
+        differs = [Difference(one["fact"], one["here"], one["there"]) for one in found["differs"]]
+        rows = [(one.fact, one.how, one.said(one.ours), one.said(one.theirs)) for one in differs]
+        make_console().print(table(Grid("", ("fact", "how", "here", "there"), rows)))
+        if any(one.how != "changed" and not one.is_given for one in differs):
+            click.echo(
+                "What is not known on one side is not in that engine's image (a compiler), or was not learned there: the launcher "
+                "tells all facts from the engine's container, without it settings and NVML tell a few."
+            )
 
 
 @command.command("quarantine")
@@ -265,7 +327,8 @@ def unquarantine(generation: str, location: str) -> int:
     return EXIT_OK
 
 
-def _open(location: str, mode: Any) -> DirectoryStore:
+def _open(location: str, mode: StoreMode | None) -> DirectoryStore:
+    """Open the store; without a mode as the settings have it. Only asking its clock writes then, see `standing`."""
     from sidecar.caches.store import open_store
 
     given = loaded({})
@@ -273,18 +336,7 @@ def _open(location: str, mode: Any) -> DirectoryStore:
     if not where:
         wrong = "".join(f" {problem}" for problem in given.problems if "store" in str(problem).lower())
         raise UsageError(f"No store is named: give --store DIRECTORY, or set WARMUP_STORE.{wrong}")
-    return open_store(where, mode, time.sleep)
-
-
-def _facts(file: Path | None, control: Path) -> dict[str, Any]:
-
-    chosen = file or max(control.glob("attempts/*/facts.json"), default=None)
-    if chosen is None:
-        raise UsageError(f"No launcher has reported in {control}; name a facts.json with --facts.")
-    try:
-        return read_json(chosen)
-    except OSError as error:
-        raise UsageError(f"{chosen} can't be read ({error.strerror}); name a facts.json with --facts.") from error
+    return open_store(where, mode or given.settings.store_mode, time.sleep)
 
 
 @contextmanager

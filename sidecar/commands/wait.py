@@ -21,6 +21,8 @@ from sidecar.web.client import DaemonClient
 PERIOD_S = 0.5
 
 PATHS = {"startup": "/startupz", "ready": "/readyz"}
+#: Endings of a publish after which the store holds what this start compiled, and those after which it never will.
+STORED, NEVER_STORED = ("published", "nothing_new"), ("read_only", "disabled")
 
 
 @click.command()
@@ -29,10 +31,11 @@ PATHS = {"startup": "/startupz", "ready": "/readyz"}
 @click.option(
     "--for",
     "what",
-    type=click.Choice(list(PATHS)),
+    type=click.Choice([*PATHS, "published"]),
     default="ready",
     show_default=True,
-    help="startup: the engine's container may start; ready: traffic may come.",
+    help="startup: the engine's container may start; ready: traffic may come; published: what this start compiled is "
+    "in the store.",
 )
 @click.option(
     "--timeout",
@@ -46,7 +49,8 @@ PATHS = {"startup": "/startupz", "ready": "/readyz"}
 def command(url: str, what: str, timeout: float | None, quiet: bool, as_json: bool, **arguments: Any) -> None:
     """Wait until a running sidecar is ready, and print why it is not whenever that changes.
 
-    A sidecar that does not answer yet is waited for too.
+    A sidecar that does not answer yet is waited for too. `--for published` ends with exit code 3 at once where
+    nothing is ever published: no store, or a read-only one.
 
     \b
     Examples:
@@ -64,7 +68,7 @@ def command(url: str, what: str, timeout: float | None, quiet: bool, as_json: bo
 
     async def until(client: DaemonClient) -> str:
         while True:
-            is_open, sentence = await _look(client, PATHS[what])
+            is_open, sentence = await (_look(client, PATHS[what]) if what in PATHS else _look_for_publish(client))
             tell(sentence)
             if is_open:
                 return sentence
@@ -83,3 +87,18 @@ async def _look(client: DaemonClient, path: str) -> tuple[bool, str]:
     except DaemonUnreachable as error:
         return False, str(error)
     return probe.open, probe.sentence
+
+
+async def _look_for_publish(client: DaemonClient) -> tuple[bool, str]:
+    """Tell whether the first publish after ready has ended well. Raises NotSo where there will be none."""
+    try:
+        status = await client.status()
+    except DaemonUnreachable as error:
+        return False, str(error)
+    publish = status.get("publish") or {}
+    outcome, sentence = publish.get("outcome", ""), str(publish.get("sentence") or "")
+    if outcome in NEVER_STORED:
+        raise NotSo(f"Nothing is published here: {sentence or outcome}")
+    if not status["ready"]:
+        return False, str(status.get("reason") or "Not ready.")
+    return outcome in STORED, sentence or f"Publish: {outcome or 'pending'}."

@@ -6,7 +6,6 @@ Nothing is sent and nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -30,20 +29,6 @@ UNSEEN = (
     "No --live-cache was given, so compiling can't be seen: flat latency is the only sign of being warm, "
     "and it is no proof."
 )
-
-
-@dataclass(frozen=True)
-class Stall:
-    """A step whose first pass waited longer than its best one, beyond the profile's tolerance. Seconds."""
-
-    step: str
-    first_s: float
-    steady_s: float
-
-    @property
-    def absorbed_s(self) -> float:
-        """Give the wait that no user has any more."""
-        return self.first_s - self.steady_s
 
 
 class WarmView(Protocol):
@@ -152,15 +137,14 @@ def _picture(steps: Sequence[StepResult], room: int) -> Table:
 def show_table(story: Story) -> None:
     """Print each step before and after, what went wrong with steps, and the kernels per family."""
     steps = _steps(story)
-    stalls = {each.step: each for each in stalls_of(story)}
-    headings = ("step", "first TTFT", "best", "last", "stall", "kernels")
+    headings = ("step", "first TTFT", "best", "last", "stalls", "kernels")
     rows = [
         (
             step.name,
             duration(step.ttft_first_s),
             duration(step.ttft_best_s),
             duration(step.ttft_last_s),
-            duration(stalls[step.name].absorbed_s) if step.name in stalls else "",
+            _stalls_cell(step),
             str(step.kernels) if story.seen else "?",
         )
         for step in steps
@@ -176,31 +160,27 @@ def show_table(story: Story) -> None:
         console.print(sentence, markup=False)
 
 
-def stalls_of(story: Story) -> list[Stall]:
-    """List the steps that were slow at first and are not any more, by the profile's own idea of flat."""
-    assert story.plan is not None, "steps come from a plan"
-    converge = story.plan.profile.converge
-    return [
-        Stall(step.name, first, best)
-        for step in _steps(story)
-        if (first := step.ttft_first_s) is not None
-        and (best := step.ttft_best_s) is not None
-        and first > max(best * converge.tolerance, best + converge.floor_s)
-    ]
+def _stalls_cell(step: StepResult) -> str:
+    """Give the sum of a step's stalls, and of how many bursts where that is more than one."""
+    if not step.stalls:
+        return ""
+    several = f" in {len(step.stalls)}" if len(step.stalls) > 1 else ""
+    return f"{duration(step.stall_s)}{several}"
 
 
 def stalls_sentence(story: Story) -> str:
     """Say what the stalls were that no user meets any more."""
-    stalls = stalls_of(story)
-    if all(step.rounds < 2 for step in _steps(story)):
+    steps = _steps(story)
+    stalls = [(step.name, each) for step in steps for each in step.stalls]
+    if all(step.rounds < 2 for step in steps):
         return "No step was sent twice, so there is nothing to compare first answers with."
     if not stalls:
-        return "No step was slower at first than later: nothing had to be absorbed."
-    worst = max(stalls, key=lambda each: each.absorbed_s)
-    total = sum(each.absorbed_s for each in stalls)
+        return "No burst was slower at any time than at its best: nothing had to be absorbed."
+    name, worst = max(stalls, key=lambda each: each[1].absorbed_s)
+    bursts = f"{len(stalls)} burst{'' if len(stalls) == 1 else 's'} of {sum(bool(step.stalls) for step in steps)}"
     return (
-        f"Stalls absorbed: {duration(total)} in {len(stalls)} of {len(_steps(story))} steps; the longest in "
-        f"{worst.step}: {duration(worst.first_s)} at first, {duration(worst.steady_s)} steady."
+        f"Stalls absorbed: {duration(sum(step.stall_s for step in steps))} in {bursts} of {len(steps)} steps; the longest "
+        f"in {name}/{worst.burst}: {duration(worst.slowest_s)} at its slowest, {duration(worst.steady_s)} steady."
     )
 
 
@@ -228,7 +208,7 @@ def outcome_sentence(story: Story) -> str:
 def to_json(story: Story) -> dict[str, Any]:
     """Give everything that was found out."""
     result = story.result.to_json() if story.result else story.last.to_json() if story.last else {}
-    stalls = stalls_of(story) if story.plan else []
+    steps = _steps(story)
     return {
         "url": story.url,
         "engine": story.engine,
@@ -238,8 +218,8 @@ def to_json(story: Story) -> dict[str, Any]:
         "sentence": outcome_sentence(story),
         "profile_reason": story.why,
         "compiling_seen": story.seen,
-        "stalls": [{"step": each.step, "first_s": each.first_s, "steady_s": each.steady_s} for each in stalls],
-        "stalls_s": round(sum(each.absorbed_s for each in stalls), 4),
+        "stalls": [{"step": step.name, **each.to_json()} for step in steps for each in step.stalls],
+        "stalls_s": round(sum(step.stall_s for step in steps), 4),
     }
 
 

@@ -4,6 +4,7 @@ The only room beside the command line that reads the environment, the clocks or 
 phases is made here.
 
 Map: `assembly.py` makes the parts and takes the directories, `process.py` runs the root tasks and handles signals,
+`cluster.py` joins what the settings want of Kubernetes to the pod,
 `own_facts.py` what is known of the engine where no launcher reports.
 """
 

@@ -19,13 +19,16 @@ import sidecar
 from sidecar.caches import families, live_cache, unmanaged
 from sidecar.caches.client import CacheClient
 from sidecar.config import Loaded, Settings
+from sidecar.daemon.cluster import Cluster, account_of
 from sidecar.engines.detect import make_engine
+from sidecar.engines.leader import LeaderEngine
 from sidecar.errors import HandshakeError, LiveCacheUnusable
 from sidecar.handshake import ControlDirectory, LauncherSettings
+from sidecar.kube import group
 from sidecar.lifecycle import Mode, Policy, Snapshot
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor import Supervisor, restoring, warming
+from sidecar.supervisor import Supervisor, following, renewal, restoring, warming
 from sidecar.supervisor.activities import PodActivities
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.claiming import Keeper
@@ -40,13 +43,16 @@ def settings_for_child(loaded: Loaded) -> Settings:
     """Give a user's own directories where the defaults, made for containers, can't be written by this user."""
     changes: dict[str, Path] = {}
     if "live_cache" not in loaded.sources and not _writable(loaded.settings.live_cache):
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(
-            os.environ.get("HOME") or tempfile.gettempdir(), ".cache"
-        )
-        changes["live_cache"] = Path(cache, "warmup-sidecar", "live")
+        changes["live_cache"] = users_live_cache()
     if "control_dir" not in loaded.sources and not _writable(loaded.settings.control_dir):
         changes["control_dir"] = Path(tempfile.mkdtemp(prefix="warmup-control-"))
     return loaded.settings.model_copy(update=changes)
+
+
+def users_live_cache() -> Path:
+    """Give the live cache of a user who can't write the default one."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME") or tempfile.gettempdir(), ".cache")
+    return Path(cache, "warmup-sidecar", "live")
 
 
 def _writable(path: Path) -> bool:
@@ -77,8 +83,22 @@ def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, pro
         problems=problems,
     )
     key.degrade, key.mended = pod.degrade, pod.mended
-    board.engine = {"url": settings.engine_url, "state": "unknown", "restarts": 0}
+    place = group.group_of(settings, os.environ)
+    if place.worker:
+        pod.engine = LeaderEngine(place.leader, time.monotonic, lambda: following.own_engine(pod))
+        pod.follows = place.leader
+    board.engine = {"url": pod.follows or settings.engine_url, "state": "unknown", "restarts": 0}
     return pod
+
+
+def make_cluster(pod: Pod) -> Cluster:
+    """Make what the settings want of Kubernetes; asks nobody yet."""
+    environment = os.environ
+    place = group.group_of(pod.settings, environment)
+    if sentence := group.deadlock(place, pod.settings):
+        pod.degrade(sentence)
+    named = {name: environment[name] for name in (group.WORKER_INDEX, group.GROUP_SIZE) if environment.get(name)}
+    return Cluster(pod, account_of(pod.settings, environment, pod.name), random.random, named)
 
 
 def take_live_cache(pod: Pod) -> None:
@@ -120,8 +140,8 @@ def make_supervisor(pod: Pod, child: Child | None) -> Supervisor:
         Teller(pod),
         {
             "restore": restoring.deadline(settings.restore_timeout_s + settings.single_flight_s),
-            "warm": settings.warm_budget_s + warming.GRACE_S,
-            "verify": settings.request_timeout_s + warming.GRACE_S,
+            "warm": settings.warm_budget_s + settings.kv_release_s + warming.GRACE_S,
+            "verify": settings.request_timeout_s + warming.GRACE_S + renewal.deadline(settings),
         },
     )
 

@@ -23,17 +23,20 @@ from sidecar import lifecycle, logs
 from sidecar.caches import families
 from sidecar.config import Loaded, Settings
 from sidecar.daemon import assembly
+from sidecar.daemon.cluster import Cluster
 from sidecar.daemon.own_facts import image_fact, own_facts
 from sidecar.engines.watcher import EngineWatcher, Observation
-from sidecar.errors import GpuUnavailable, ListenFailed, NotSo, WarmupError
-from sidecar.gpu.nvml import GpuReader, GpuSnapshot
+from sidecar.errors import ListenFailed, NotSo, WarmupError
+from sidecar.gpu.reader import GpuReader
 from sidecar.lifecycle import Mode, Phase
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor import Supervisor, growth, restoring
+from sidecar.supervisor import Supervisor, growth, handover, progress, restoring
 from sidecar.supervisor.child import Child
+from sidecar.supervisor.gpu_watch import GpuWatch
 from sidecar.supervisor.observers import AttemptObserver, EngineObserver
 from sidecar.supervisor.pod import Pod
+from sidecar.supervisor.usage import UsageWatch
 from sidecar.web.control import Actions
 from sidecar.web.server import Listening, serve, serve_control, stop_all
 
@@ -50,13 +53,16 @@ STARTUP_GRACE_S = 30.0
 _log = structlog.get_logger("daemon")
 
 
-def run_daemon(loaded: Loaded, command: tuple[str, ...]) -> int:
-    """Run the daemon until it is told to end, or its child has ended; give the exit code."""
+def run_daemon(loaded: Loaded, command: tuple[str, ...], *, once: bool = False) -> int:
+    """Run the daemon until it is told to end, or its child has ended; give the exit code.
+
+    With `once` it ends as soon as the engine may start: restored or not, what is left to do is another daemon's.
+    """
     os.umask(0o007)
     settings = assembly.settings_for_child(loaded) if command else loaded.settings
     logs.configure(settings.log_format, settings.log_level)
     try:
-        return asyncio.run(Daemon(settings, loaded, command).run())
+        return asyncio.run(Daemon(settings, loaded, command, once=once).run())
     finally:
         if settings.control_dir != loaded.settings.control_dir:
             shutil.rmtree(settings.control_dir, ignore_errors=True)
@@ -65,7 +71,8 @@ def run_daemon(loaded: Loaded, command: tuple[str, ...]) -> int:
 class Daemon:
     """One daemon process."""
 
-    def __init__(self, settings: Settings, loaded: Loaded, command: tuple[str, ...]) -> None:
+    def __init__(self, settings: Settings, loaded: Loaded, command: tuple[str, ...], *, once: bool = False) -> None:
+        self._once = once
         self._settings = settings
         self._problems = loaded.problems
         self._command = command
@@ -75,6 +82,7 @@ class Daemon:
         self._listening: Listening | None = None
         self._calls: Listening | None = None
         self._child: Child | None = None
+        self._gpus: GpuWatch | None = None
 
     async def run(self) -> int:
         """Start every part, then wait until the supervisor ends."""
@@ -82,7 +90,8 @@ class Daemon:
         board.alive = lambda: time.monotonic() - self._pulse < STUCK_S
         metrics = Metrics(sidecar.__version__, self._mode.value, [family.name for family in families.FAMILIES])
         self._start("heartbeat", self._heartbeat)
-        await self._open_port(board, metrics)
+        if not self._once:
+            await self._open_port(board, metrics)
         pod = assembly.make_pod(self._settings, self._mode, board, metrics, len(self._problems))
         for problem in self._problems:
             pod.degrade(str(problem))
@@ -95,19 +104,28 @@ class Daemon:
         if self._mode is Mode.CHILD:
             self._child = Child(self._command, pod.control.path if pod.control else None)
         supervisor = assembly.make_supervisor(pod, self._child)
+        cluster = assembly.make_cluster(pod)
+        if not self._once:
+            cluster.ordinary_init = lambda: supervisor.post(lifecycle.StopAsked())
         self._handle_signals(supervisor)
         try:
-            await self._begin(pod, supervisor)
+            if not self._once:
+                for name, job in cluster.jobs():
+                    self._start(name, job)
+            await self._begin(pod, supervisor, cluster)
             # What was imported stays: without this each full collection walks it again, and probes wait 50 ms for that.
             gc.collect()
             gc.freeze()
             self._start("unmanaged caches", lambda: growth.watch(pod))
+            self._start("usage", UsageWatch(pod).run)
+            self._start("progress", lambda: progress.watch(pod))
             self._start("control", lambda: self._watch_control(pod, supervisor, trouble))
             return await supervisor.run()
         finally:
+            await cluster.end()
             await self._end(pod)
 
-    async def _begin(self, pod: Pod, supervisor: Supervisor) -> None:
+    async def _begin(self, pod: Pod, supervisor: Supervisor, cluster: Cluster) -> None:
         """Start the engine's observer, look once at what is there, and tell the state machine."""
         engine_observer = EngineObserver(pod, supervisor.post)
         first = asyncio.Event()
@@ -132,24 +150,28 @@ class Daemon:
             async with asyncio.timeout(FIRST_LOOK_S):
                 await first.wait()
         first.set()
-        await self._learn_gpus(pod)
+        await self._learn_gpus(pod, cluster)
+        cluster.use_image(pod.base_facts)
         supervisor.post(self._started(pod))
         self._start("startup probe", lambda: self._open_startup(pod, supervisor))
 
-    async def _learn_gpus(self, pod: Pod) -> None:
+    async def _learn_gpus(self, pod: Pod, cluster: Cluster) -> None:
         """Read the GPUs in the background; without a launcher the first reading belongs to the facts and is awaited."""
-        reader = GpuReader()
+        self._gpus = GpuWatch(pod, GpuReader(release=self._settings.gpu_release))
         if self._mode is Mode.BESIDE:
-            first = await self._read_gpus(pod, reader) if self._settings.gpu_interval_s > 0 else None
-            pod.base_facts, trouble = own_facts(self._settings, first)
-            if trouble and pod.store:
+            first = await self._gpus.read() if self._settings.gpu_interval_s > 0 else None
+            own = own_facts(self._settings, first, await cluster.told())
+            pod.base_facts, pod.arguments_known = own.facts, not own.inexact
+            if own.lacking and pod.store:
                 pod.store = ""
-                pod.degrade(trouble)
+                pod.degrade(own.lacking)
+            if self._settings.pod_facts and own.inexact:
+                pod.board.tell(f"Caches that depend on the engine's arguments are left alone: {own.inexact}", "warning")
         else:
             pod.base_facts = image_fact(self._settings)
         pod.facts = pod.base_facts
         if self._settings.gpu_interval_s > 0:
-            self._start("gpu", lambda: self._keep_reading_gpus(pod, reader))
+            self._start("gpu", self._gpus.run)
 
     def _started(self, pod: Pod) -> lifecycle.Started:
         seen = pod.observation
@@ -158,8 +180,13 @@ class Daemon:
         if proven is not None and seen is not None and seen.state == "up" and seen.identity == proven.identity:
             pod.restored_attempt = proven.attempt
             return lifecycle.Started(adoptable=proven.identity, attempt=proven.attempt, generation=proven.generation)
-        if self._mode is Mode.BESIDE and pod.control is not None:
-            answers = answers or restoring.beside_released(pod.control.path)
+        if self._mode is Mode.BESIDE and pod.control is not None and not self._once:
+            if earlier := handover.left(pod.control.path, pod.host_boot):
+                restoring.take_over(pod, earlier)
+                return lifecycle.Started(
+                    engine_runs=True, restore=earlier.outcome, generation=earlier.generation or ""
+                )
+            answers = answers or handover.released(pod.control.path, pod.host_boot)
         return lifecycle.Started(engine_runs=answers)
 
     # --- root tasks -------------------------------------------------------------------------------------------------
@@ -242,23 +269,6 @@ class Daemon:
 
         self._calls = await serve_control(board, Actions(drain=drain, rewarm=rewarm), control)
 
-    async def _keep_reading_gpus(self, pod: Pod, reader: GpuReader) -> None:
-        while True:
-            await self._read_gpus(pod, reader)
-            await asyncio.sleep(self._settings.gpu_interval_s)
-
-    async def _read_gpus(self, pod: Pod, reader: GpuReader) -> GpuSnapshot | None:
-        try:
-            reading = await reader.read()
-        except GpuUnavailable as error:
-            pod.board.gpu = {"unavailable": str(error)}
-            pod.metrics.gpu(None)
-            return None
-        pod.board.gpu, pod.sm = reading.to_json(), reading.sm
-        pod.gpu_memory_gib = max((gpu.memory_size_bytes or 0 for gpu in reading.gpus), default=0) / (1 << 30)
-        pod.metrics.gpu(reading.to_json())
-        return reading
-
     async def _open_startup(self, pod: Pod, supervisor: Supervisor) -> None:
         """Let the engine's container start: at once with the launcher, else when restore has settled or is given up."""
         closed = (Phase.STARTING, Phase.RESTORING) if self._mode is Mode.BESIDE else (Phase.STARTING,)
@@ -269,7 +279,10 @@ class Daemon:
                 await supervisor.reached(lambda snapshot: snapshot.phase not in closed)
         if self._mode is Mode.BESIDE and pod.control is not None:
             with suppress(OSError):
-                restoring.note_beside_released(pod.control.path)
+                handover.leave(pod.control.path, pod.host_boot, pod.restored)
+        if self._once:
+            _log.info(str(pod.board.restore.get("sentence") or "Nothing was restored."))
+            supervisor.post(lifecycle.StopAsked())
         pod.board.startup_open = True
         pod.board.startup_sentence = "The engine's container may start."
 
@@ -302,6 +315,8 @@ class Daemon:
         if self._child is not None:
             self._child.kill()
         await stop_all(self._listening, self._calls)
+        if self._gpus is not None:
+            await self._gpus.close()
         await pod.keeper.close()
         await pod.engine.close()
         if pod.control is not None:

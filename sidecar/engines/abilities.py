@@ -6,6 +6,9 @@ What the answers are used for is decided in `server_facts.py`.
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import wave
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +21,8 @@ _SQUARE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABwAAAAcCAIAAAD9b0jDAAAAIklEQVR42mP4TwPAMGroqKGjho4aOm"
     "roqKGjho4aOjIMBQDyYCdYB5gw6gAAAABJRU5ErkJggg=="
 )
+#: Samples a second that speech models take.
+_SAMPLE_RATE = 16000
 _PICTURE: tuple[Mapping[str, Any], ...] = (
     {
         "role": "user",
@@ -46,6 +51,24 @@ async def has_chat(http: Connection, model: str, timeout_s: float) -> bool | Non
 async def has_images(http: Connection, model: str, timeout_s: float) -> bool | None:
     """Ask whether the model takes pictures, by having one prepared for it; that runs on the CPU alone."""
     return await _applies(http, model, _PICTURE, timeout_s)
+
+
+async def has_sounds(http: Connection, model: str, timeout_s: float) -> bool | None:
+    """Ask whether the model takes recordings in messages, the same way."""
+    part = {"type": "input_audio", "input_audio": {"data": _silence(), "format": "wav"}}
+    content = [part, {"type": "text", "text": "What is this?"}]
+    return await _applies(http, model, ({"role": "user", "content": content},), timeout_s)
+
+
+def _silence() -> str:
+    """Give a second of silence as a WAV file, in base64."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as recording:
+        recording.setnchannels(1)
+        recording.setsampwidth(2)
+        recording.setframerate(_SAMPLE_RATE)
+        recording.writeframes(bytes(2 * _SAMPLE_RATE))
+    return base64.b64encode(file.getvalue()).decode("ascii")
 
 
 async def _applies(

@@ -120,7 +120,14 @@ FLAGS: Mapping[str, Flag] = {
     "--speculative-config": Flag("speculative", _object),
     "-sc": Flag("speculative", _object),
     "--config": Flag("config_file"),
+    "--distributed-timeout-seconds": Flag("distributed_timeout_s", _number),
 }
+#: How long a step of several workers may take (vllm/v1/executor/multiproc_executor.py, vllm/envs.py, 0.10 to 0.33), and
+#: after how long NCCL's watchdog ends processes of which one waits for another (torch/csrc/distributed, 2.x). Seconds.
+STEP_VARIABLE, STEP_TIMEOUT_S = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", 300
+NCCL_TIMEOUT_S = 600
+#: How long KV blocks are kept that a peer was to fetch (vllm/envs.py and kv_connector/v1, 0.10 to 0.33: 480 s).
+RELEASE_VARIABLES = ("VLLM_NIXL_ABORT_REQUEST_TIMEOUT", "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT")
 
 
 def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
@@ -158,7 +165,31 @@ def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict
     if environment.get("VLLM_ATTENTION_BACKEND"):
         backend = environment["VLLM_ATTENTION_BACKEND"]
         found.setdefault("attention_backend", Hint(backend, "environment VLLM_ATTENTION_BACKEND"))
-    return found | _ranks_here(found) | _skipped_warmups(found, environment)
+    return found | _ranks_here(found) | _skipped_warmups(found, environment) | _patience(found, environment)
+
+
+def _patience(found: Mapping[str, Hint], environment: Mapping[str, str]) -> dict[str, Hint]:
+    """Give how long the engine bears with a step, and with KV blocks that nobody fetches; in seconds.
+
+    The longest that is known counts for steps: whoever waits less than that gives up before the engine does.
+    """
+    told: dict[str, Hint] = {}
+    parallel = [found[name] for name in ("tensor_parallel", "pipeline_parallel", "data_parallel_size") if name in found]
+    steps = []
+    if (own := _number(environment.get(STEP_VARIABLE, ""))) is not None:
+        steps.append(Hint(own, f"environment {STEP_VARIABLE}"))
+    if any(isinstance(hint.value, int) and hint.value > 1 for hint in parallel):
+        watchdog = found.get("distributed_timeout_s")
+        steps.append(watchdog or Hint(NCCL_TIMEOUT_S, "default of NCCL's watchdog"))
+        steps.append(Hint(STEP_TIMEOUT_S, f"default of {STEP_VARIABLE}"))
+    if steps:
+        told["step_timeout_s"] = max(steps, key=lambda hint: int(hint.value))
+    released = [
+        Hint(value, f"environment {name}")
+        for name in RELEASE_VARIABLES
+        if (value := _number(environment.get(name, ""))) is not None
+    ]
+    return {**told, "kv_release_s": released[0]} if released else told
 
 
 def _ranks_here(found: Mapping[str, Hint]) -> dict[str, Hint]:

@@ -1,50 +1,22 @@
-"""Read an engine's Prometheus text: which series means what, across vLLM versions and processes.
+"""Read an engine's Prometheus text: the series of interest, merged over engines and processes.
 
-No HTTP and no judgement lives here; the text format itself is parsed by prometheus_client.
+What engines call them is declared in `series.py`. No HTTP and no judgement lives here; the text format itself is
+parsed by prometheus_client.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from sidecar.engines.protocol import EngineStats
-
-#: How the series of several data-parallel engines or processes become one number.
-Merge = Literal["sum", "max"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One number of EngineStats: the names it had, newest first, and how several series are merged."""
-
-    field: str
-    names: tuple[str, ...]
-    merge: Merge
-
-
-#: Names by version: vLLM documentation "Production metrics" and vllm/v1/metrics/loggers.py, 0.6 to 0.33.
-#: `gpu_cache_usage_perc` until 0.11, `kv_cache_usage_perc` since 0.9.2, and so for prefix caching.
-#: Usage is the fullest of several engines, since that one preempts first; everything else adds up.
-READINGS = (
-    Reading("kv_cache_usage", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), "max"),
-    Reading("running", ("vllm:num_requests_running",), "sum"),
-    Reading("waiting", ("vllm:num_requests_waiting",), "sum"),
-    Reading("prompt_tokens_total", ("vllm:prompt_tokens_total",), "sum"),
-    Reading("generation_tokens_total", ("vllm:generation_tokens_total",), "sum"),
-    Reading("preemptions_total", ("vllm:num_preemptions_total",), "sum"),
-    Reading("prefix_cache_hits_total", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), "sum"),
-    Reading(
-        "prefix_cache_queries_total",
-        ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-        "sum",
-    ),
-)
+from sidecar.engines.protocol import EngineStats, Histogram
+from sidecar.engines.series import HISTOGRAMS, READINGS, SAME_WORK, Merge
+from sidecar.engines.series import SLEEP as SLEEP
 
 #: Grow when the engine works: tokens read, tokens written, engine steps. Requests that ended are not among
 #: them, because those that clients give up on a frozen engine end too.
@@ -53,15 +25,27 @@ PROGRESS = (
     "vllm:generation_tokens_total",
     "vllm:iteration_tokens_total_count",
 )
-SLEEP = "vllm:engine_sleep_state"
 CACHE_CONFIG = "vllm:cache_config_info"
 PROCESS_START = "process_start_time_seconds"
 #: One series for each position of a draft, so their number is how many tokens are drafted at once
 #: (vllm/v1/spec_decode/metrics.py, 0.32).
 DRAFTED = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+#: Lengths of ended requests (vllm/v1/metrics/loggers.py, 0.8 to 0.33). Bounds can be overridden, so they are read.
+PROMPT_LENGTHS = "vllm:request_prompt_tokens"
+OUTPUT_LENGTHS = "vllm:request_generation_tokens"
 
 _WANTED = frozenset(
-    {SLEEP, CACHE_CONFIG, PROCESS_START, DRAFTED, *PROGRESS, *(name for each in READINGS for name in each.names)}
+    {
+        SLEEP,
+        CACHE_CONFIG,
+        PROCESS_START,
+        DRAFTED,
+        PROMPT_LENGTHS + "_bucket",
+        OUTPUT_LENGTHS + "_bucket",
+        *PROGRESS,
+        *(name for each in READINGS for name in each.names),
+        *(name + part for each in HISTOGRAMS for name in each.names for part in ("_bucket", "_sum")),
+    }
 )
 #: Prefixes of metric names by which engines are told apart; trtllm_: TensorRT-LLM's metrics/collector.py.
 FLAVOURS = {"vllm": ("vllm:",), "sglang": ("sglang:", "sglang_"), "trtllm": ("trtllm_",)}
@@ -79,9 +63,28 @@ class Exposition:
     def number(self, names: Iterable[str], merge: Merge) -> float | None:
         """Merge all series of the first name that is there; None when none of the names is."""
         for name in names:
-            values = [sample.value for sample in self._latest(name) if not math.isnan(sample.value)]
-            if values:
+            samples = [each for each in self.latest(name) if not math.isnan(each.value)]
+            if samples:
+                values = _one_per_engine(samples) if merge == "load" else [each.value for each in samples]
                 return float(max(values) if merge == "max" else sum(values))
+        return None
+
+    def histogram(self, names: Iterable[str]) -> Histogram | None:
+        """Merge all series of the first histogram that is there; None when none of them is.
+
+        Bounds that not all series have are left out, since counts up to them can't be added up.
+        """
+        for name in names:
+            series: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
+            for sample in self.latest(name + "_bucket"):
+                bound = _bound(sample)
+                if bound is not None and math.isfinite(sample.value):
+                    others = frozenset((label, value) for label, value in sample.labels.items() if label != "le")
+                    series.setdefault(others, {})[bound] = sample.value
+            if series:
+                shared = sorted(set.intersection(*map(set, series.values())))
+                buckets = {bound: sum(each[bound] for each in series.values()) for bound in shared}
+                return Histogram(buckets, self.number((name + "_sum",), "sum") or 0.0)
         return None
 
     def labels(self, name: str) -> Mapping[str, str]:
@@ -89,14 +92,20 @@ class Exposition:
         found = self.samples.get(name, ())
         return found[0].labels if found else {}
 
+    def smallest(self, name: str, label: str) -> str | None:
+        """Give the least whole number that a label has in the series of a name, as it stands there."""
+        values = [sample.labels.get(label, "") for sample in self.samples.get(name, ())]
+        return min((value for value in values if value.isdigit()), key=int, default=None)
+
     def distinct(self, name: str, label: str) -> int | None:
         """Count the values that a label has in the series of a name; None when there are no such series."""
         values = {sample.labels[label] for sample in self.samples.get(name, ()) if label in sample.labels}
         return len(values) or None
 
-    def _latest(self, name: str) -> tuple[Sample, ...]:
+    def latest(self, name: str) -> tuple[Sample, ...]:
         """Keep one sample per label set, the last: a page that repeats a series must not count it twice."""
-        return tuple({frozenset(each.labels.items()): each for each in self.samples.get(name, ())}.values())
+        found = (each for each in self.samples.get(name, ()) if _counts(each))
+        return tuple({frozenset(each.labels.items()): each for each in found}.values())
 
 
 def read(text: str) -> Exposition:
@@ -104,24 +113,65 @@ def read(text: str) -> Exposition:
 
     Only wanted lines reach the parser: a page has hundreds of buckets and is read every few seconds.
     """
-    found: dict[str, list[Sample]] = {}
+    wanted: list[str] = []
     flavour: str | None = None
-    lines = unreadable = 0
+    lines = 0
     for line in text.splitlines():
         if not line or line.startswith("#"):
             continue
         lines += 1
         flavour = flavour or _flavour(line)
         name = line.split("{", 1)[0].split(None, 1)[0] if not line[0].isspace() else ""
-        if name not in _WANTED:
-            continue
+        if name in _WANTED:
+            wanted.append(line)
+    samples, unreadable = _parse(wanted)
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.name, []).append(sample)
+    return Exposition({name: tuple(each) for name, each in found.items()}, flavour, lines, unreadable)
+
+
+def _parse(lines: Sequence[str]) -> tuple[list[Sample], int]:
+    """Parse all lines at once, which costs a third; where one of them is broken, each by itself."""
+    try:
+        return list(_samples("\n".join(lines) + "\n")), 0
+    except ValueError:
+        pass
+    found: list[Sample] = []
+    unreadable = 0
+    for line in lines:
         try:
-            for family in text_string_to_metric_families(line + "\n"):
-                for sample in family.samples:
-                    found.setdefault(sample.name, []).append(sample)
+            found += _samples(line + "\n")
         except ValueError:
             unreadable += 1
-    return Exposition({name: tuple(each) for name, each in found.items()}, flavour, lines, unreadable)
+    return found, unreadable
+
+
+def _samples(text: str) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(text):
+        yield from family.samples
+
+
+def _counts(sample: Sample) -> bool:
+    """Leave out ranks that repeat what rank 0 shows."""
+    return all(sample.labels.get(label, "0") == "0" for label in SAME_WORK)
+
+
+def _one_per_engine(samples: Iterable[Sample]) -> list[float]:
+    """Give one value for each label set without `pid`: the largest, since each process shows the same load or none."""
+    found: dict[frozenset[tuple[str, str]], float] = {}
+    for sample in samples:
+        key = frozenset((label, value) for label, value in sample.labels.items() if label != "pid")
+        found[key] = max(sample.value, found.get(key, sample.value))
+    return list(found.values())
+
+
+def _bound(sample: Sample) -> float | None:
+    try:
+        bound = float(sample.labels["le"])
+    except (KeyError, ValueError):
+        return None
+    return None if math.isnan(bound) else bound
 
 
 def _flavour(line: str) -> str | None:
@@ -164,17 +214,27 @@ def progress_by_rank(page: Exposition) -> dict[str, float]:
     return found
 
 
+def lengths(page: Exposition, name: str) -> Mapping[float, float]:
+    """Give for each upper bound of a histogram's buckets the count up to it, of all engines together, ascending."""
+    found = page.histogram((name,))
+    return found.buckets if found else {}
+
+
 def statistics(page: Exposition) -> EngineStats:
     """Make one reading out of a page."""
-    numbers = {reading.field: page.number(reading.names, reading.merge) for reading in READINGS}
+    numbers: dict[str, Any] = {reading.field: page.number(reading.names, reading.merge) for reading in READINGS}
+    histograms: dict[str, Any] = {reading.field: page.histogram(reading.names) for reading in HISTOGRAMS}
     moved = [value for name in PROGRESS if (value := page.number((name,), "sum")) is not None]
     return EngineStats(
         identity=identity(page),
         asleep=asleep(page),
         progress=float(sum(moved)) if moved else None,
         progress_by_rank=progress_by_rank(page),
+        prompt_lengths=lengths(page, PROMPT_LENGTHS),
+        output_lengths=lengths(page, OUTPUT_LENGTHS),
         missing="" if page.flavour == "vllm" else _missing(page),
         **numbers,
+        **histograms,
     )
 
 

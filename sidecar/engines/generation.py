@@ -5,6 +5,7 @@ Which endpoint and model to use, and what a lost connection means, is the engine
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -38,7 +39,7 @@ async def converse(
             content = await read_limited(response)
             answer.fail(kind_of(response.status), refusal(path, response.status, content))
         elif response.content_type == "text/event-stream":
-            await _read_events(response, answer, clock, echo)
+            await _read_events(response, answer, clock, echo, http.reading)
         else:
             answer.take(await response.read(), clock(), echo=echo)
             answer.times.clear()
@@ -69,16 +70,19 @@ def refusal(path: str, status: int, content: bytes) -> str:
 
 
 async def _read_events(
-    response: aiohttp.ClientResponse, answer: Answer, clock: Callable[[], float], echo: bool
+    response: aiohttp.ClientResponse, answer: Answer, clock: Callable[[], float], echo: bool, turns: asyncio.Semaphore
 ) -> None:
     lines = EventLines()
     try:
         async for chunk in response.content.iter_any():
+            # The time of arrival, and not of the turn.
             at = clock()
-            for payload in lines.feed(chunk):
-                answer.take(payload, at, echo=echo)
-            if answer.done or answer.error_kind:
-                return
+            async with turns:
+                for payload in lines.feed(chunk):
+                    answer.take(payload, at, echo=echo)
+                if answer.done or answer.error_kind:
+                    return
+                await asyncio.sleep(0)
         answer.take(lines.rest(), clock(), echo=echo)
     except ValueError as error:
         answer.fail("not_json", f"the stream holds {error}")

@@ -6,7 +6,7 @@ No HTTP and no parsing lives here; the rooms above depend on these types alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
@@ -25,7 +25,7 @@ def _plain(value: object) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
-    return value
+    return value.to_json() if isinstance(value, Plain) else value
 
 
 class Plain:
@@ -73,11 +73,13 @@ class EngineFacts(Plain):
     Lengths and batch sizes in tokens, `kv_blocks` and `block_size` as the engine counts them; `kv_tokens` is what the
     KV cache holds where the engine says so itself. None: unknown.
     `weights` is the scheme behind `quantization`, such as `nvfp4`, `fp8` or `none`. `tasks` are those with an
-    endpoint. `kv_connectors` move KV caches between engines. `adapters` are served names, `adapter_ranks` their LoRA
-    ranks where they can be read. `dp_ranks` is how many data-parallel ranks this port can route to,
-    `speculative_tokens` how many are drafted at once, `cudagraph_sizes` the captured batch sizes. `skipped_warmups`
-    names what of the engine's own warm-up is switched off. `sources` says for each known field where it came from;
-    "default …" marks an assumption.
+    endpoint, `images` and `sounds` say whether chat messages may hold such. `kv_connectors` move KV caches between
+    engines. `adapters` are served names, `adapter_ranks` their LoRA ranks where they can be read. `dp_ranks` is how
+    many data-parallel ranks this port can route to, `speculative_tokens` how many are drafted at once,
+    `cudagraph_sizes` the captured batch sizes. `skipped_warmups` names what of the engine's own warm-up is switched
+    off. `step_timeout_s` is how long one step may take until the engine ends itself, `kv_release_s` how long it keeps
+    KV blocks that nobody fetches; both in seconds. `sources` says for each known field where it came from; "default …"
+    marks an assumption.
     """
 
     engine: str
@@ -99,6 +101,7 @@ class EngineFacts(Plain):
     weights: str | None = None
     tasks: tuple[str, ...] = ()
     images: bool | None = None
+    sounds: bool | None = None
     role: str | None = None
     kv_connectors: tuple[str, ...] = ()
     adapter_ranks: Mapping[str, int] = field(default_factory=dict)
@@ -109,8 +112,18 @@ class EngineFacts(Plain):
     cudagraph_sizes: tuple[int, ...] = ()
     attention_backend: str | None = None
     skipped_warmups: tuple[str, ...] = ()
+    step_timeout_s: int | None = None
+    kv_release_s: int | None = None
     asleep: bool | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram(Plain):
+    """Observations in seconds: for each upper bound (infinity at last) all up to it, and their sum."""
+
+    buckets: Mapping[float, float]
+    sum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,9 @@ class EngineStats(Plain):
 
     `identity` is the start of the engine's process as text, `kv_cache_usage` a ratio 0..1, `progress` a sum
     that grows whenever the engine finishes any work, `progress_by_rank` the same for each data-parallel rank by its
-    number. `missing` says in a sentence why series are absent.
+    number. `prompt_lengths` and `output_lengths` count ended requests by their tokens: for each upper bound of a bucket
+    (infinity at last) all requests up to it. `time_to_first_token` and `inter_token_latency` have the engine's own buckets.
+    `missing` says in a sentence why series are absent.
     """
 
     identity: str | None = None
@@ -134,6 +149,10 @@ class EngineStats(Plain):
     asleep: bool | None = None
     progress: float | None = None
     progress_by_rank: Mapping[str, float] = field(default_factory=dict)
+    prompt_lengths: Mapping[float, float] = field(default_factory=dict)
+    output_lengths: Mapping[float, float] = field(default_factory=dict)
+    time_to_first_token: Histogram | None = None
+    inter_token_latency: Histogram | None = None
     missing: str = ""
 
 
@@ -161,7 +180,7 @@ class CompletionRequest:
     request asks for something else than text; only `prompt`, `model`, `rank` and `deadline_s` count then.
     """
 
-    prompt: tuple[int, ...] | str | None = None
+    prompt: Sequence[int] | str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
     max_tokens: int = 16
     temperature: float = 0.0
@@ -215,6 +234,10 @@ class Engine(Protocol):
 
         Raises NotAnEngine, EngineUnauthorized, ModelNotServed or EngineError.
         """
+        ...
+
+    async def adapters(self) -> tuple[str, ...]:
+        """Name the adapters that are served now. Raises NotAnEngine, EngineUnauthorized, ModelNotServed or EngineError."""
         ...
 
     async def stats(self) -> EngineStats:

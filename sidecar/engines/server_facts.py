@@ -47,6 +47,8 @@ HINTED: Mapping[str, type] = {
     "attention_backend": str,
     "cudagraph_sizes": tuple,
     "skipped_warmups": tuple,
+    "step_timeout_s": int,
+    "kv_release_s": int,
 }
 
 
@@ -63,6 +65,7 @@ class Answers:
     model_config: Mapping[str, Any] = field(default_factory=dict)
     chat: bool | None = None
     images: bool | None = None
+    sounds: bool | None = None
     tasks: tuple[str, ...] | None = None
 
 
@@ -78,6 +81,7 @@ def gather(answers: Answers, hints: Hints) -> EngineFacts:
     found.offer("adapter_ranks", answers.adapter_ranks or None, "adapter_config.json of each adapter")
     found.offer("chat", answers.chat, "/tokenize")
     found.offer("images", answers.images, "/tokenize")
+    found.offer("sounds", answers.sounds, "/tokenize")
     found.offer("tasks", answers.tasks, "the engine's endpoints")
     _from_metrics(found, answers.metrics)
     from_server_info(found, answers.server_info, ROLES)
@@ -103,7 +107,8 @@ def _from_metrics(found: Gathered, page: exposition.Exposition) -> None:
     source = "/metrics " + exposition.CACHE_CONFIG
     found.offer("kv_cache_dtype", text(labels.get("cache_dtype")), source)
     found.offer("block_size", whole(labels.get("block_size")), source)
-    found.offer("kv_blocks", whole(labels.get("num_gpu_blocks")), source)
+    # Each data-parallel engine has its own; the smallest is full first.
+    found.offer("kv_blocks", whole(page.smallest(exposition.CACHE_CONFIG, "num_gpu_blocks")), source)
     found.offer("kv_tokens", whole(labels.get("kv_cache_size_tokens")), source)
     scales = labels.get("calculate_kv_scales")
     found.offer("calculate_kv_scales", scales == "True" if scales in ("True", "False") else None, source)
@@ -128,6 +133,9 @@ def _from_flags(found: Gathered, hints: Hints) -> None:
     if speculative is not None:
         drafted = whole(mapping(speculative.value).get("num_speculative_tokens"))
         found.offer("speculative_tokens", drafted, speculative.source)
+    scales = hints.get("calculate_kv_scales")
+    if scales is not None and isinstance(scales.value, bool):
+        found.offer("calculate_kv_scales", scales.value, scales.source)
     ranks = hints.get("dp_ranks_here")
     if ranks is not None:
         found.offer("dp_ranks", whole(ranks.value), ranks.source)

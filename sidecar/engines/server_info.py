@@ -55,7 +55,7 @@ def from_server_info(found: Gathered, info: Mapping[str, Any], roles: Mapping[st
 
 def flag_sources(hints: Hints) -> bool:
     """Say whether the engine's command line is known."""
-    return any(hint.source.startswith("argv") for hint in hints.values())
+    return any("argv" in hint.source for hint in hints.values())
 
 
 def backend(value: object) -> str | None:

@@ -115,6 +115,10 @@ class VllmEngine:
         state, detail = _judge_health(self._http.url, reply.status)
         return Health(state, reply.status, self._clock() - started, detail, reply.new_connection)
 
+    async def adapters(self) -> tuple[str, ...]:
+        """Ask /v1/models which adapters there are now: they can be loaded while the engine serves."""
+        return tuple(str(card["id"]) for card in (await self._card())[1])
+
     async def stats(self) -> EngineStats:
         """Read /metrics once. Raises NotAnEngine, or EngineError when there is no answer for now."""
         try:
@@ -145,7 +149,7 @@ class VllmEngine:
             abilities.has_chat(self._http, card["id"], patience),
             abilities.tasks_of(self._http, patience),
         )
-        images = await abilities.has_images(self._http, card["id"], patience) if chat else None
+        images, sounds = await self._senses(card["id"]) if chat else (None, None)
         root = card.get("root") if isinstance(card.get("root"), str) else None
         config, lora = await asyncio.to_thread(server_facts.read_local, root, adapters)
         self._served = card["id"]
@@ -160,10 +164,19 @@ class VllmEngine:
                 model_config=config or {},
                 chat=chat,
                 images=images,
+                sounds=sounds,
                 tasks=tasks,
             ),
             self._hints,
         )
+
+    async def _senses(self, model: str) -> tuple[bool | None, bool | None]:
+        """Ask whether messages may hold pictures, and recordings."""
+        patience = self._deadlines.facts_s
+        images, sounds = await asyncio.gather(
+            abilities.has_images(self._http, model, patience), abilities.has_sounds(self._http, model, patience)
+        )
+        return images, sounds
 
     async def complete(self, request: CompletionRequest) -> Completion:
         """Send one request to /v1/completions, to /v1/chat/completions when it has messages, or where its work is done.

@@ -76,7 +76,9 @@ def rank_header(request: CompletionRequest) -> Mapping[str, str]:
 
 def body_of_work(request: CompletionRequest, work: Work, model: str) -> tuple[dict[str, Any], Upload | None]:
     """Give the fields of a request, and the file that goes with them as a form."""
-    prompt = list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt or ""
+    prompt = request.prompt or ""
+    if not isinstance(prompt, str):
+        prompt = list(prompt)
     if work.kind == "embed":
         return {"model": model, "input": prompt}, None
     if work.kind == "score":

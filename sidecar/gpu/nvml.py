@@ -1,196 +1,219 @@
-"""Readings of the GPUs through NVML, in a thread with a deadline: a call that never returns must not hold the
-daemon.
+"""Reads the GPUs through NVML: which are visible, which of them the engine uses, and every field of those.
 
-What the numbers mean for anybody is not decided here.
+Runs in a process of its own (`worker.py`), because a call may never return; the daemon talks to it through
+`reader.py`. Processes on the GPU are never listed: the driver's lock is held for that for milliseconds.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import ctypes
-import dataclasses
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sidecar.errors import GpuUnavailable
-from sidecar.gpu.sm import from_capability
+from sidecar.gpu import fields
+from sidecar.gpu.fields import Asker
+from sidecar.gpu.reading import Gpu, GpuSnapshot, Seen
 
-#: The name under which NVIDIA's container toolkit mounts it. NVML API reference, "Known issues and linking".
-LIBRARY = "libnvidia-ml.so.1"
+MEMINFO = Path("/proc/meminfo")
+#: So much of a UUID is needed at least to name a GPU; CUDA itself takes any beginning that is one GPU's.
+SHORTEST_UUID = 8
+#: nvml.h, NVML_ERROR_*: what stands for a lost GPU when its handle is asked for.
+_LOST = (15, 16)
+NOT_FOUND = 6
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU: ratios 0..1, bytes, watts, degrees Celsius. None: this GPU or driver does not show it."""
+class NvmlTroubleError(Exception):
+    """No GPU can be read. `code` is NVML's, or 0 when NVML is well and shows no GPU."""
 
-    index: int
-    uuid: str | None
-    name: str | None
-    sm: str | None
-    utilization_ratio: float | None
-    memory_used_bytes: int | None
-    memory_size_bytes: int | None
-    power_watts: float | None
-    temperature_celsius: float | None
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True)
-class GpuSnapshot:
-    """One reading: versions of driver and CUDA (as the driver supports it), and all GPUs that are visible
-    here.
+class _Device:
+    seen: Seen
+    handle: Any
+    code: int
+
+
+class Session:
+    """NVML as one process sees it, opened before the first reading.
+
+    `release` closes it after each reading, so that a driver upgrade isn't blocked in between. `clock` gives seconds.
     """
 
-    driver: str | None
-    cuda: str | None
-    gpus: tuple[Gpu, ...]
+    def __init__(self, nvml: ModuleType, clock: Callable[[], float], *, release: bool, meminfo: Path = MEMINFO) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._release = release
+        self._meminfo = meminfo
+        self._open = False
+        self._static: dict[str, tuple[str | None, str | None]] = {}
 
-    @property
-    def sm(self) -> str:
-        """Give the SM version of the first GPU, or an empty string."""
-        return next((gpu.sm for gpu in self.gpus if gpu.sm), "")
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the reading as it stands in `/status`."""
-        return {
-            "driver": self.driver,
-            "cuda": self.cuda,
-            "sm": self.sm,
-            "gpus": [dataclasses.asdict(gpu) for gpu in self.gpus],
-        }
-
-
-class GpuReader:
-    """Reads all GPUs on demand.
-
-    NVML is opened and closed for each reading: an error that stays (a lost device after a daemon-reload of
-    systemd) is mended by the next one, and no driver upgrade is blocked in between. `deadline_s` in seconds;
-    NVML's own calls were seen to block for over 45 s on faulty GPUs.
-    """
-
-    def __init__(self, deadline_s: float = 5.0, read: Callable[[], GpuSnapshot] | None = None) -> None:
-        self._deadline_s = deadline_s
-        self._read = read or _read_nvml
-        self._hanging = False
-
-    async def read(self) -> GpuSnapshot:
-        """Read all GPUs once. Raises GpuUnavailable when there is no NVML or GPU, or no answer within the
-        deadline.
-        """
-        if self._hanging:
-            raise GpuUnavailable(
-                "NVML still hangs in an earlier call: GPU metrics are left out. If it stays so, look for "
-                "Xid errors in the "
-                "node's kernel log."
-            )
-        answer: asyncio.Future[GpuSnapshot] = asyncio.get_running_loop().create_future()
-        # A daemon thread, not an executor: the interpreter waits for an executor's threads at its end.
-        self._hanging = True
-        threading.Thread(target=self._work, args=(answer,), name="nvml", daemon=True).start()
+    def read(self, want: Sequence[str] | None) -> GpuSnapshot:
+        """Read the wanted GPUs once. Raises NvmlTroubleError when none of any kind can be read."""
+        began = self._clock()
+        nvml = self._nvml
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await answer
-        except TimeoutError as error:
-            raise GpuUnavailable(
-                f"NVML did not answer within {self._deadline_s:g} s: GPU metrics are left out until it does."
-            ) from error
+            if not self._open:
+                nvml.nvmlInit()
+                self._open = True
+            snapshot = self._snapshot(want)
+            if self._release:
+                nvml.nvmlShutdown()
+                self._open = False
+        except nvml.NVMLError as error:
+            raise NvmlTroubleError(error.value, str(error)) from error
+        return replace(snapshot, seconds=round(self._clock() - began, 4))
 
-    def _work(self, answer: asyncio.Future[GpuSnapshot]) -> None:
-        """Read in a thread of its own and settle the answer on its loop."""
-        result, error = None, None
+    def _snapshot(self, want: Sequence[str] | None) -> GpuSnapshot:
+        nvml = self._nvml
+        devices = [self._device(index) for index in range(nvml.nvmlDeviceGetCount())]
+        if not devices:
+            raise NvmlTroubleError(0, "it shows no GPU")
+        well = [device for device in devices if not device.code]
+        if not well and not all(device.code in _LOST for device in devices):
+            raise NvmlTroubleError(devices[0].code, str(nvml.NVMLError(devices[0].code)))
+        cuda = self._system("nvmlSystemGetCudaDriverVersion_v2")
+        gpus, troubles = self._chosen(devices, want)
+        return GpuSnapshot(
+            driver=self._system("nvmlSystemGetDriverVersion"),
+            cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+            gpus=tuple(gpus),
+            seen=tuple(device.seen for device in devices),
+            expected=len(want) if want is not None else 1 if len(devices) == 1 else None,
+            troubles=tuple(troubles),
+        )
+
+    def _system(self, name: str) -> Any:
         try:
-            result = self._read()
-        except GpuUnavailable as unavailable:
-            error = unavailable
-        finally:
-            self._hanging = False
-        # The daemon may have ended while the call hung; nobody waits for the answer then.
-        with contextlib.suppress(RuntimeError):
-            answer.get_loop().call_soon_threadsafe(_settle, answer, result, error)
+            return getattr(self._nvml, name)()
+        except (self._nvml.NVMLError, UnicodeDecodeError, AttributeError):
+            return None
 
-
-def _settle(answer: asyncio.Future[GpuSnapshot], result: GpuSnapshot | None, error: GpuUnavailable | None) -> None:
-    if answer.done():
-        return
-    if error is not None:
-        answer.set_exception(error)
-    elif result is not None:
-        answer.set_result(result)
-
-
-def _read_nvml() -> GpuSnapshot:
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        raise GpuUnavailable(
-            f"NVML can't be loaded ({error}): GPU metrics are left out. With GPUs on this node, the "
-            "sidecar's container needs "
-            "NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES=utility, or set WARMUP_SM and "
-            "WARMUP_GPU_INTERVAL_S=0."
-        ) from error
-    try:
-        import pynvml
-    except ImportError as error:
-        raise GpuUnavailable("The package nvidia-ml-py is not installed: GPU metrics are left out.") from error
-    try:
-        pynvml.nvmlInit()
+    def _device(self, index: int) -> _Device:
         try:
-            return _snapshot(pynvml)
-        finally:
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        raise GpuUnavailable(
-            f"NVML answers with an error ({error}): GPU metrics are left out until it recovers."
-        ) from error
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        except self._nvml.NVMLError as error:
+            return _Device(Seen(index, None, None, None), None, error.value)
+        ask = Asker(self._nvml, handle)
+        uuid = ask("nvmlDeviceGetUUID")
+        name, sm = self._static.get(uuid or "", (None, None))
+        if uuid is None or name is None or sm is None:
+            name, sm = self._static[uuid or ""] = (ask("nvmlDeviceGetName"), fields.sm_of(ask))
+        return _Device(Seen(index, uuid, name, sm), handle, fields.GPU_IS_LOST if ask.lost else 0)
+
+    def _chosen(self, devices: Sequence[_Device], want: Sequence[str] | None) -> tuple[list[Gpu], list[str]]:
+        """Read the engine's GPUs. Where nobody says which they are, only a single one is certain."""
+        if want is None:
+            if len(devices) > 1:
+                return [], []
+            return self._read(devices[0])
+        gpus: list[Gpu] = []
+        troubles: list[str] = []
+        for uuid in want:
+            found, more = self._find(devices, uuid)
+            gpus += [gpu for gpu in found if not any(gpu.uuid and gpu.uuid == other.uuid for other in gpus)]
+            troubles += more
+        return gpus, troubles
+
+    def _find(self, devices: Sequence[_Device], uuid: str) -> tuple[list[Gpu], list[str]]:
+        """Read one GPU or MIG instance by its UUID; with a MIG instance comes the GPU that it is a part of."""
+        if uuid.startswith("MIG-"):
+            return self._instance(devices, uuid)
+        named = [device for device in devices if device.seen.uuid and _names(uuid, device.seen.uuid)]
+        if len(named) == 1:
+            return self._read(named[0])
+        code = self._code_of(uuid)
+        unnamed = any(device.code in _LOST and device.seen.uuid is None for device in devices)
+        if code in _LOST or (unnamed and code == NOT_FOUND):
+            return [Gpu(None, uuid, lost=True)], []
+        return [], [_unseen(uuid)]
+
+    def _code_of(self, uuid: str) -> int:
+        try:
+            self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        except self._nvml.NVMLError as error:
+            return int(error.value)
+        return 0
+
+    def _instance(self, devices: Sequence[_Device], uuid: str) -> tuple[list[Gpu], list[str]]:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        except nvml.NVMLError as error:
+            return ([Gpu(None, uuid, lost=True)], []) if error.value in _LOST else ([], [_unseen(uuid)])
+        parent = Asker(nvml, whole)("nvmlDeviceGetUUID")
+        owner = next((device for device in devices if device.seen.uuid == parent), None)
+        seen = owner.seen if owner else Seen(-1, parent, None, None)
+        instance = self._read_instance(handle, uuid, seen)
+        return ([instance, self._shared(owner)] if owner else [instance]), []
+
+    def _read(self, device: _Device) -> tuple[list[Gpu], list[str]]:
+        """Read one GPU whole; of one that is split into MIG instances only what they share, and the single instance."""
+        if device.code:
+            return [Gpu(device.seen.index, device.seen.uuid, device.seen.name, device.seen.sm, lost=True)], []
+        mode = Asker(self._nvml, device.handle)("nvmlDeviceGetMigMode")
+        if mode and mode[0]:
+            instances = list(self._instances(device))
+            if len(instances) == 1:
+                return [self._read_instance(*instances[0], device.seen), self._shared(device)], []
+            return [self._shared(device)], [_split(device.seen.uuid, len(instances))]
+        ask = Asker(self._nvml, device.handle)
+        return [self._filled(device.seen, ask, self._own(ask, device.seen) | _shared_fields(ask))], []
+
+    def _instances(self, device: _Device) -> Iterable[tuple[Any, str | None]]:
+        ask = Asker(self._nvml, device.handle)
+        for index in range(ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+            handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+            if handle is not None:
+                yield handle, Asker(self._nvml, handle)("nvmlDeviceGetUUID")
+
+    def _read_instance(self, handle: Any, uuid: str | None, whole: Seen) -> Gpu:
+        ask = Asker(self._nvml, handle)
+        name = ask("nvmlDeviceGetName") or ""
+        seen = Seen(whole.index, uuid, whole.name or name, whole.sm or fields.sm_of(ask))
+        found = self._filled(seen, ask, self._own(ask, seen))
+        # NVML names an instance after its GPU and its profile: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+        return replace(found, mig=name.rpartition("MIG ")[2] or "unknown")
+
+    def _own(self, ask: Asker, seen: Seen) -> dict[str, Any]:
+        return fields.utilization(ask) | fields.memory(ask, seen.sm, self._meminfo)
+
+    def _shared(self, device: _Device) -> Gpu:
+        ask = Asker(self._nvml, device.handle)
+        return self._filled(device.seen, ask, _shared_fields(ask))
+
+    def _filled(self, seen: Seen, ask: Asker, found: dict[str, Any]) -> Gpu:
+        index = seen.index if seen.index >= 0 else None
+        if ask.lost:
+            return Gpu(index, seen.uuid, seen.name, seen.sm, lost=True)
+        if not ask.answers and ask.codes:
+            raise NvmlTroubleError(ask.codes[0], str(self._nvml.NVMLError(ask.codes[0])))
+        return Gpu(index, seen.uuid, seen.name, seen.sm, **found)
 
 
-def _snapshot(nvml: ModuleType) -> GpuSnapshot:
-    count = nvml.nvmlDeviceGetCount()
-    gpus = tuple(gpu for gpu in (_gpu(nvml, index) for index in range(count)) if gpu is not None)
-    if not gpus:
-        raise GpuUnavailable("NVML is there and shows no GPU that works: GPU metrics are left out.")
-    cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
-    return GpuSnapshot(
-        driver=_ask(nvml, nvml.nvmlSystemGetDriverVersion),
-        cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        gpus=gpus,
+def _shared_fields(ask: Asker) -> dict[str, Any]:
+    return fields.power(ask) | fields.clocks(ask) | fields.errors(ask) | fields.links(ask)
+
+
+def _names(word: str, uuid: str) -> bool:
+    return uuid == word or (len(word) >= SHORTEST_UUID and uuid.startswith(word))
+
+
+def _unseen(uuid: str) -> str:
+    return (
+        f"{uuid}, which the engine uses, can't be seen from the sidecar's container: give it the same "
+        "NVIDIA_VISIBLE_DEVICES."
     )
 
 
-def _ask(nvml: ModuleType, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Give what a call answers, or None: each field is optional on its own, since old GPUs and MIG refuse
-    some.
-    """
-    try:
-        return call(*arguments)
-    except (nvml.NVMLError, UnicodeDecodeError):
-        return None
-
-
-def _gpu(nvml: ModuleType, index: int) -> Gpu | None:
-    handle = _ask(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-    if handle is None:
-        return None
-    capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
-    busy = _ask(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    # Version 2 doesn't count what the driver reserves as used. NVML API reference, nvmlMemory_v2_t.
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or _ask(
-        nvml, nvml.nvmlDeviceGetMemoryInfo, handle
-    )
-    milliwatts = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
-    celsius = _ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-    return Gpu(
-        index=index,
-        uuid=_ask(nvml, nvml.nvmlDeviceGetUUID, handle),
-        name=_ask(nvml, nvml.nvmlDeviceGetName, handle),
-        sm=None if capability is None else from_capability(*capability),
-        utilization_ratio=None if busy is None else busy.gpu / 100,
-        memory_used_bytes=None if memory is None else memory.used,
-        memory_size_bytes=None if memory is None else memory.total,
-        power_watts=None if milliwatts is None else milliwatts / 1000,
-        temperature_celsius=None if celsius is None else float(celsius),
+def _split(uuid: str | None, instances: int) -> str:
+    return (
+        f"{uuid} is split into {instances} MIG instances and nobody says which one the engine uses: name it by its "
+        "MIG-… UUID in WARMUP_GPUS."
     )

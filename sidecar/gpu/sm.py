@@ -7,16 +7,21 @@ Nothing is asked of a GPU here; that is `nvml.py`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sm:
-    """One SM version: name such as `sm90`, architecture, and names of products as NVML writes them."""
+    """One SM version: name such as `sm90`, architecture, and names of products as NVML writes them.
+
+    `unified`: GPU and CPU share one memory, so that the GPU has none of its own to show.
+    """
 
     name: str
     architecture: str
     products: tuple[str, ...]
+    unified: bool = False
 
 
 #: Source: NVIDIA, "CUDA GPU Compute Capability" (developer.nvidia.com/cuda-gpus), data-center products first.
@@ -29,7 +34,7 @@ TABLE: tuple[Sm, ...] = (
         "Ampere",
         ("A40", "A10", "A10G", "A16", "A2", "RTX A6000", "RTX A5000", "RTX A4000", "RTX 3090", "RTX 3080"),
     ),
-    Sm("sm87", "Ampere", ("Orin",)),
+    Sm("sm87", "Ampere", ("Orin",), unified=True),
     Sm(
         "sm89",
         "Ada Lovelace",
@@ -38,10 +43,12 @@ TABLE: tuple[Sm, ...] = (
     Sm("sm90", "Hopper", ("H200", "H100", "H800", "H20", "GH200")),
     Sm("sm100", "Blackwell", ("B200", "GB200")),
     Sm("sm103", "Blackwell Ultra", ("B300", "GB300")),
-    Sm("sm110", "Blackwell", ("Thor",)),
+    Sm("sm110", "Blackwell", ("Thor",), unified=True),
     Sm("sm120", "Blackwell", ("RTX PRO 6000 Blackwell", "RTX PRO 5000 Blackwell", "RTX 5090", "RTX 5080")),
-    Sm("sm121", "Blackwell", ("GB10",)),
+    Sm("sm121", "Blackwell", ("GB10",), unified=True),
 )
+
+BY_NAME: Mapping[str, Sm] = {row.name: row for row in TABLE}
 
 #: README: the columns of `documented()`.
 HEADINGS = ("SM version", "architecture", "products")

@@ -7,7 +7,7 @@ Map: `messages.py` what the files say, checked before it is believed; `directory
 """
 
 from sidecar.handshake.directory import ControlDirectory
-from sidecar.handshake.exits import CAUSES, ExitCause, classify_exit
+from sidecar.handshake.exits import CAUSES, PASSING, ExitCause, classify_exit
 from sidecar.handshake.messages import (
     FORMAT,
     AttemptState,
@@ -24,6 +24,7 @@ from sidecar.handshake.messages import (
 __all__ = [
     "CAUSES",
     "FORMAT",
+    "PASSING",
     "AttemptState",
     "CommitEntry",
     "ControlDirectory",

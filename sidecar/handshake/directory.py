@@ -29,8 +29,11 @@ from sidecar.handshake.messages import (
     Line,
     Proven,
     Started,
+    words,
 )
 
+#: A control directory that outlives pods sees some models; older ones would start anew.
+_RENEWED_KEPT = 50
 #: `<time_ns>-<pid>-<8 hex>`, as launcher.py names its attempts.
 _ATTEMPT = re.compile(r"(\d{1,20})-(\d+)-[0-9a-f]{8}")
 _SHARED_DIRECTORY = 0o2775
@@ -168,6 +171,20 @@ class ControlDirectory:
         """Forget the proven engine. Raises HandshakeError."""
         try:
             (self.path / "proven.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def was_renewed(self, key: str) -> bool:
+        """Say whether an engine of this exact key was restarted here because it had started cold."""
+        known = _read(self.path / "renewed.json") or {}
+        return key in (words(known.get("keys")) or ())
+
+    def note_renewed(self, key: str, attempt: str) -> None:
+        """Remember that the engine of this key is about to be restarted after its cold start. Raises HandshakeError."""
+        known = words((_read(self.path / "renewed.json") or {}).get("keys")) or ()
+        keys = [*(other for other in known if other != key), key][-_RENEWED_KEPT:]
+        try:
+            _replace(self.path / "renewed.json", _as_json({"format": FORMAT, "keys": keys, "attempt": attempt}))
         except OSError as error:
             raise self._unwritable(error) from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sidecar.handshake.messages import Exited
@@ -28,11 +28,15 @@ CAUSES = {
     "artifact_download": "The engine wanted to download kernels and could not.",
     "driver_too_old": "Code was built for a newer CUDA than the driver has.",
     "wrong_arch": "A kernel was built for another GPU.",
+    "compile_stall": "Compile stall: kernels were being compiled for longer than the engine waits for one step.",
+    "step_timeout": "One step took longer than the engine waits for it, and no kernel was compiled meanwhile.",
     "killed": "The engine was killed from outside.",
     "crash": "The engine failed in a way that names no other cause.",
 }
 #: Causes that a restored cache can bring about; all others never count against a generation.
-_CACHE_MAY_BE_TO_BLAME = frozenset({"crash", "wrong_arch", "driver_too_old"})
+_CACHE_MAY_BE_TO_BLAME = frozenset({"crash", "wrong_arch", "driver_too_old", "step_timeout"})
+#: Causes that another try on the same caches gets past: what was compiled is there by then.
+PASSING = frozenset({"compile_stall"})
 
 #: What engines print, tried in this order: the specific before what may follow from it. Wordings of vLLM 0.2x
 #: to 0.33, PyTorch 2.x, the CUDA runtime's error strings, huggingface_hub, ninja, asyncio and argparse.
@@ -79,12 +83,23 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|No such file or directory: '\S*(nvcc|ninja|g\+\+|gcc)'",
         ),
         ("no_permission", r"PermissionError|Read-only file system"),
+        # vLLM's executor (v1/executor/multiproc_executor.py, 0.9 to 0.33), NCCL's watchdog and its monitor
+        # (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, 2.x), and gloo's.
+        (
+            "step_timeout",
+            r"RPC call to \w+ timed out|Watchdog caught collective operation timeout"
+            r"|watchdog (thread )?got stuck for|Timed out waiting \d+ms for (recv|send) operation",
+        ),
         (
             "bad_arguments",
             r"error: (unrecognized|argument |the following arguments|ambiguous option)"
             r"|validation errors? for \w*(Config|Args)|invalid choice:",
         ),
     )
+)
+_GO_ON = (
+    "What it compiled is kept and the next start goes on from there; if that repeats, raise "
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS and --distributed-timeout-seconds of the engine."
 )
 _DEATH = re.compile(
     r"EngineDeadError|Engine ?core (?!pid=).*(failed|died)|(^|\s)[\w.]*(Error|Exception)\b:|Traceback \(most recent",
@@ -98,25 +113,37 @@ _SAME_AS_KILLED = 128 + signal.SIGKILL
 
 @dataclass(frozen=True)
 class ExitCause:
-    """Why an engine ended: one of `CAUSES`, a sentence, and whether a restored cache may be to blame."""
+    """Why an engine ended: one of `CAUSES`, a sentence, and whether a restored cache may be to blame.
+
+    `passing`: another try on the same caches gets further, so they are kept and the try is worth it.
+    """
 
     cause: str
     sentence: str
     counts: bool
+    passing: bool = False
 
 
-def classify_exit(exited: Exited, terminating: bool = False, fatal_lines: Sequence[str] = ()) -> ExitCause:
+def classify_exit(
+    exited: Exited,
+    terminating: bool = False,
+    fatal_lines: Sequence[str] = (),
+    compiled: Callable[[], bool] = lambda: False,
+) -> ExitCause:
     """Tell why the engine ended.
 
     `terminating`: its container had been asked to end. `fatal_lines`: texts of earlier lines of kind fatal,
-    because the root cause of a vLLM death is often above the last lines.
+    because the root cause of a vLLM death is often above the last lines. `compiled` is asked, where a step took too
+    long, whether this engine has compiled kernels: one that has not waits for itself, and its caches may be why.
     """
     lines = [*fatal_lines, *exited.last_lines]
     cause, evidence = _cause(exited, terminating, lines)
+    if cause == "step_timeout" and compiled():
+        cause = "compile_stall"
     said = f' It said: "{_short(evidence)}"' if evidence else ""
-    return ExitCause(
-        cause, f"{CAUSES[cause]} ({_ending(exited)}).{said}".replace(". (", " (", 1), cause in _CACHE_MAY_BE_TO_BLAME
-    )
+    sentence = f"{CAUSES[cause]} ({_ending(exited)}).{said}".replace(". (", " (", 1)
+    advice = f" {_GO_ON}" if cause in PASSING else ""
+    return ExitCause(cause, sentence + advice, cause in _CACHE_MAY_BE_TO_BLAME, cause in PASSING)
 
 
 def _cause(exited: Exited, terminating: bool, lines: Sequence[str]) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from typing import Any
 from sidecar.launcher.preflight import written_places
 from sidecar.launcher.privacy import shown_value, without_secrets
 from sidecar.launcher.script import engine_words
+from sidecar.launcher.transfer import kv_transfer
 
 Json = dict[str, Any]
 
@@ -231,6 +232,7 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
         "cwd": os.getcwd(),
         "hostname": os.uname().nodename,
         "world": world(argv, environment),
+        "kv_transfer": kv_transfer(engine_words(argv)),
         "argv_files": argument_files(argv),
         "places": written_places(environment, caches, import_path),
     }

@@ -1,6 +1,7 @@
 """Lock files that an engine left when it was killed: removed before the next one starts, which might wait for them for ever.
 
-The sidecar does the same where there is no launcher (`caches/live_cache.py`); what else lies in a cache is left alone.
+The sidecar does the same where there is no launcher (`caches/live_cache.py`), and a test compares both; what else lies in a
+cache is left alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import errno
 import fcntl
 import os
 import stat
+
+#: What the sidecar is laying down or taking away at this moment.
+OURS = (".staging", ".trash")
 
 
 def remove_orphans(live_cache: str) -> int:
@@ -20,7 +24,7 @@ def remove_orphans(live_cache: str) -> int:
     removed = 0
     for folder, folders, names in os.walk(live_cache):
         if folder == live_cache:
-            folders[:] = [name for name in folders if not name.startswith(".")]
+            folders[:] = [name for name in folders if name not in OURS]
             continue
         for name in names:
             if name == "lock" or name.endswith(".lock") or os.path.basename(folder) == "locks":

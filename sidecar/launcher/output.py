@@ -29,7 +29,8 @@ LINES = {
     "fatal": re.compile(
         r"(^|\s)[\w.]*(Error|Exception)\b:|EngineDeadError|Engine ?core (?!pid=).*(failed|died)|CUDA out of memory"
         r"|CUDA error|no kernel image|error: (unrecognized|argument|the following arguments)|core dumped"
-        r"|Segmentation fault|illegal memory access|Address already in use|No space left on device",
+        r"|Segmentation fault|illegal memory access|Address already in use|No space left on device"
+        r"|Watchdog caught collective operation timeout|watchdog (thread )?got stuck for",
         re.IGNORECASE,
     ),
     "hint": re.compile(

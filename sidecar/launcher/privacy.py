@@ -13,6 +13,7 @@ import shlex
 from typing import Any
 
 from sidecar.launcher.script import commands_in
+from sidecar.launcher.spelling import canonical
 
 # The sidecar has the same rules (caches/privacy.py); a test compares both. "tokens" is what engines count, a "tokenizer"
 # is no secret, and neither is where a secret lies.
@@ -86,6 +87,8 @@ def shown_value(name: str, value: str, found: set[str] | None = None) -> str:
         content = _parsed(value)
         if content is not None:
             _walked(content, found)
+        # vLLM reads JSON in options; a variable is compared by vLLM as it is written.
+        value = canonical(value) if name.startswith("-") else value
         return digest(name, without_own_place(value) if is_connector(name) else value)
     return _shown_text(value, found)
 

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Started:
-    """The daemon is up. `adoptable` names a proven engine that still runs; `engine_runs` that one answers already."""
+    """The daemon is up. `adoptable` names a proven engine that still runs; `engine_runs` that one answers already.
+
+    `restore` is how an earlier process of this pod ended the restore for that engine, from `generation`.
+    """
 
     adoptable: str = ""
     attempt: str = ""
     generation: str = ""
     engine_runs: bool = False
+    restore: str = "skipped"
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,16 @@ class AttemptTerminating:
 
 @dataclass(frozen=True)
 class AttemptClosed:
-    """A launcher and its engine are gone. `counts`: the cause may be the restored cache."""
+    """A launcher and its engine are gone. `counts`: the cause may be the restored cache.
+
+    `passing`: it was none of the cache's doing, and another start on what lies in it gets further.
+    """
 
     attempt: str
     detail: str
     counts: bool
     restarting: bool = False
+    passing: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class RestoreEnded:
 
 @dataclass(frozen=True)
 class WarmEnded:
-    """A warm-up ended: converged, exhausted, failed, disabled or engine_gone.
+    """A warm-up ended: converged, exhausted, failed, disabled, unwarmed or engine_gone.
 
     `on_unwarmed` is the profile's word on what becomes of a pod that is not converged; empty: the setting's.
     """
@@ -92,11 +100,16 @@ class WarmEnded:
 
 @dataclass(frozen=True)
 class VerifyEnded:
-    """The output check ended: passed, degenerate, failed or engine_gone."""
+    """The output check ended: passed, skipped (nothing that tells could be asked), degenerate, failed or engine_gone.
+
+    `restart` says why the engine is restarted before any traffic comes, now that it is good; empty: it is not. Whoever
+    asks for it has made sure that it is not asked for again.
+    """
 
     work: int
     outcome: str
     sentence: str = ""
+    restart: str = ""
 
 
 @dataclass(frozen=True)

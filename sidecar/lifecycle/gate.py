@@ -36,7 +36,7 @@ def _awaiting_launcher(s: Snapshot) -> str:
         return f"The engine ended, as it was asked to: {s.died}"
     if s.mode is Mode.CHILD and (s.relaunch or s.deaths or s.cold_next):
         without = "with empty caches, which are suspect" if s.cold_next else "once more"
-        return f"The engine ended before it was ready on restored caches: {s.died} Its command is started {without}."
+        return f"The engine ended before it was ready: {s.died} Its command is started {without}."
     if s.mode is Mode.CHILD:
         return "Waiting for the engine's command to report its facts; this takes a second or two."
     if s.died:
@@ -86,6 +86,8 @@ def _suspended(s: Snapshot) -> str:
             f"The engine makes no progress with requests running ({s.engine_detail}); "
             "restart its container if it stays so."
         )
+    if s.suspension is Suspension.GPU_LOST:
+        return f"{s.engine_detail} It is warmed and checked again should the GPU come back."
     if s.suspension is Suspension.DEGENERATE:
         return (
             f"{s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype "

@@ -43,6 +43,11 @@ class Suspension(enum.Enum):
     DEGENERATE = "degenerate"
     BROKEN = "broken"
     UNWARMED = "unwarmed"
+    GPU_LOST = "gpu_lost"
+
+
+#: States of an engine that is there and can't work; it is warmed again when it is up.
+SUSPENDING = {"asleep": Suspension.ASLEEP, "stalled": Suspension.STALLED, "gpu_lost": Suspension.GPU_LOST}
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Snapshot:
     `deaths` counts engine deaths before ready on `generation`; `served` says that this attempt was ready once, so that
     its end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
     `cold_next` makes the next restore a cold start; `relaunch` that the daemon's own child is started again, because it
-    died on a restored cache and may live without it.
+    died on a restored cache and may live without it, or gets further on what it compiled.
     """
 
     mode: Mode

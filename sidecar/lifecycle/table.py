@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sidecar.lifecycle import events as e
-from sidecar.lifecycle.states import Mode, Phase, Policy, Snapshot, Suspension
+from sidecar.lifecycle.states import SUSPENDING, Mode, Phase, Policy, Snapshot, Suspension
 
 Result = tuple[Snapshot, tuple[e.Command, ...]]
 Handler = Callable[[Snapshot, Any, Policy], Result]
@@ -72,7 +72,9 @@ def _started(s: Snapshot, event: e.Started, policy: Policy) -> Result:
         return adopted, (e.Verify(adopted.work, canary=True),)
     if s.mode is Mode.BESIDE:
         if event.engine_runs:
-            return replace(s, phase=Phase.AWAITING_ENGINE, restore="skipped"), ()
+            return replace(
+                s, phase=Phase.AWAITING_ENGINE, restore=event.restore, generation=event.generation
+            ), ()
         return _restore(s, "fresh")
     return replace(s, phase=Phase.AWAITING_LAUNCHER), ((e.Launch(),) if s.mode is Mode.CHILD else ())
 
@@ -120,7 +122,8 @@ def _closed(s: Snapshot, event: e.AttemptClosed, policy: Policy) -> Result:
         return s, ()
     commands: tuple[e.Command, ...] = (e.Cancel(), e.Unprove())
     if not event.restarting:
-        relaunch = s.mode is Mode.CHILD and event.counts and not s.served and s.generation != ""
+        worth_it = event.passing or (event.counts and s.generation != "")
+        relaunch = s.mode is Mode.CHILD and worth_it and not s.served
         s, died = _death(replace(s, relaunch=relaunch), event.detail, event.counts)
         commands += died
     return _cleared(s, Phase.AWAITING_LAUNCHER, attempt="", identity="", restore=""), commands
@@ -212,8 +215,7 @@ def _observed_working(s: Snapshot, event: e.EngineObserved, policy: Policy) -> R
 def _observed_ready(s: Snapshot, event: e.EngineObserved, policy: Policy) -> Result:
     if event.state in GONE:
         return _lost(s, event, e.Cancel(), e.Unprove())
-    if event.state in ("asleep", "stalled"):
-        cause = Suspension.ASLEEP if event.state == "asleep" else Suspension.STALLED
+    if (cause := SUSPENDING.get(event.state)) is not None:
         return _cleared(s, Phase.SUSPENDED, suspension=cause, engine_detail=event.detail), (e.Cancel(), e.Unprove())
     if event.state == "up" and event.identity and event.identity != s.identity:
         if not s.identity:
@@ -225,7 +227,7 @@ def _observed_ready(s: Snapshot, event: e.EngineObserved, policy: Policy) -> Res
 def _observed_suspended(s: Snapshot, event: e.EngineObserved, policy: Policy) -> Result:
     if event.state in GONE:
         return _lost(s, event, e.Cancel())
-    woke = s.suspension in (Suspension.ASLEEP, Suspension.STALLED)
+    woke = s.suspension in SUSPENDING.values()
     other = bool(event.identity and s.identity and event.identity != s.identity)
     if event.state == "up" and (woke or other):
         return _warm(s, event.identity, e.Cancel())
@@ -259,7 +261,9 @@ def _verify_ended(s: Snapshot, event: e.VerifyEnded, policy: Policy) -> Result:
     s = replace(s, verify=event.outcome, verify_sentence=event.sentence)
     if event.outcome == "engine_gone":
         return _cleared(s, Phase.AWAITING_ENGINE, identity="", engine_detail=event.sentence), ()
-    if event.outcome == "passed":
+    if event.restart and event.outcome == "passed" and _renewable(s):
+        return _renew(s, event.restart)
+    if event.outcome in ("passed", "skipped"):
         return _ready(s)
     if s.adopting:
         return _warm(s, s.identity, e.Unprove())
@@ -267,6 +271,20 @@ def _verify_ended(s: Snapshot, event: e.VerifyEnded, policy: Policy) -> Result:
         return _degenerate(s, policy)
     after = replace(s, phase=Phase.SUSPENDED, suspension=Suspension.BROKEN, work=s.work + 1)
     return after, (e.RetryLater(after.work),)
+
+
+def _renewable(s: Snapshot) -> bool:
+    """Say whether the engine may be restarted: by its launcher, and never after users' requests could come.
+
+    That it happens once is remembered where it outlives the daemon, in the control directory.
+    """
+    return s.mode is not Mode.BESIDE and bool(s.attempt) and not (s.served or s.adopting)
+
+
+def _renew(s: Snapshot, why: str) -> Result:
+    died = "it had started cold and is restarted once, before any traffic comes, on the caches that it made."
+    after = _cleared(s, Phase.AWAITING_LAUNCHER, identity="", restore="", died=died)
+    return after, (e.RestartEngine(s.attempt, why),)
 
 
 def _ready(s: Snapshot) -> Result:

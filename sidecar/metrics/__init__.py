@@ -4,7 +4,9 @@
 Nothing is measured here; the supervisor tells numbers, a scrape reads them.
 """
 
-from sidecar.metrics.recording import CONTENT_TYPE, Metrics
-from sidecar.metrics.table import HEADINGS, OTHER, PREFIX, TABLE, Metric, documented
+from sidecar.metrics.declaration import OTHER, PREFIX, Metric
+from sidecar.metrics.recording import Metrics
+from sidecar.metrics.series import CONTENT_TYPE
+from sidecar.metrics.table import HEADINGS, TABLE, documented
 
 __all__ = ["CONTENT_TYPE", "HEADINGS", "OTHER", "PREFIX", "TABLE", "Metric", "Metrics", "documented"]

@@ -1,92 +1,40 @@
-"""The numbers behind the metrics: the supervisor tells them, a scrape reads them; the only owner of
-prometheus_client's registry.
+"""What is told about a daemon and its engine, turned into series: by the supervisor and by those who watch.
 
 Nothing is measured here and no room is asked for anything. Which metrics there are is declared in `table.py`.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
+from sidecar.metrics.declaration import OTHER
+from sidecar.metrics.engine_series import EngineSeries
+from sidecar.metrics.engine_table import ENGINE_SERIES
+from sidecar.metrics.gpu_series import gpu_series
+from sidecar.metrics.numbers import mapping, number
+from sidecar.metrics.process_table import PROCESS_SERIES
+from sidecar.metrics.series import Labels, Numbers
+from sidecar.metrics.table import SOURCES, STEPS_SHOWN, TABLE, UNMANAGED_SHOWN
 
-from sidecar.metrics.table import (
-    BY_NAME,
-    ENGINE_SERIES,
-    GPUS_SHOWN,
-    OTHER,
-    PREFIX,
-    SECONDS,
-    SOURCES,
-    STEPS_SHOWN,
-    TABLE,
-    UNMANAGED_SHOWN,
-    Metric,
-)
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Phases in which what the engine does is somebody's traffic.
+_SERVING = frozenset({"ready", "suspended", "draining", "stopped"})
 
 
-@dataclass
-class _Bins:
-    """The counts of one histogram series; `sum` in the metric's unit."""
-
-    counts: list[int]
-    sum: float = 0.0
-
-    def observe(self, value: float, bounds: tuple[float, ...]) -> None:
-        self.counts[bisect_left(bounds, value)] += 1
-        self.sum += value
-
-    def cumulative(self, bounds: tuple[float, ...]) -> list[tuple[str, float]]:
-        names = [str(bound) for bound in bounds] + ["+Inf"]
-        return list(zip(names, map(float, itertools.accumulate(self.counts)), strict=True))
-
-
-Labels = tuple[str, ...]
-
-
-class Metrics(Collector):
+class Metrics(Numbers):
     """All numbers of one daemon. Methods take plain values; names that are not known count as `other`.
 
     `families` are the names of the live cache's families. Durations in seconds.
     """
 
     def __init__(self, version: str, mode: str, families: Iterable[str] = ()) -> None:
-        self._domains = {m.name: self._domain(m, tuple(families)) for m in TABLE}
-        self._values: dict[str, dict[Labels, float]] = {}
-        self._bins: dict[str, dict[Labels, _Bins]] = {}
-        for metric in TABLE:
-            self._give_birth(metric)
-        self._values["build_info"][(version, mode)] = 1
+        super().__init__(TABLE, tuple(families))
+        self._engine = EngineSeries()
+        self._serving = False
+        self._spent: dict[str, float] = {}
+        self._replace("build_info", {(version, mode): 1.0})
         for source in SOURCES:
-            self._set("source_missing", 1, source)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-
-    @staticmethod
-    def _domain(metric: Metric, families: tuple[str, ...]) -> dict[str, tuple[str, ...] | None]:
-        domain = dict(metric.labels)
-        if domain.get("family") is not None:
-            domain["family"] = (*families, OTHER)
-        return domain
-
-    def _give_birth(self, metric: Metric) -> None:
-        series: list[Labels] = []
-        domain = list(self._domains[metric.name].values())
-        if not metric.optional and all(values is not None for values in domain):
-            series = list(itertools.product(*(values or () for values in domain)))
-        if metric.kind == "histogram":
-            self._bins[metric.name] = {labels: _Bins([0] * (len(SECONDS) + 1)) for labels in series}
-        else:
-            self._values[metric.name] = dict.fromkeys(series, 0.0)
+            self._source(source, False)
 
     # -- what the supervisor tells
     # -------------------------------------------------------------------------------
@@ -106,10 +54,22 @@ class Metrics(Collector):
         epoch).
         """
         previous = [labels for labels, value in self._values["phase"].items() if value]
+        self._take_apart(phase, previous[0][0] if previous else "", seconds_of_previous)
+        self._serving = phase in _SERVING
         if previous and seconds_of_previous is not None and previous[0] in self._bins["phase_duration_seconds"]:
             self._observe("phase_duration_seconds", seconds_of_previous, *previous[0])
         self._one_of("phase", phase)
         self._set("phase_start_timestamp_seconds", at)
+
+    def _take_apart(self, phase: str, previous: str, seconds: float | None) -> None:
+        """Add up what each phase took since the start or since ready was withdrawn, and show it at ready."""
+        if previous == "ready":
+            self._spent = {}
+        elif seconds is not None:
+            self._spent[previous] = self._spent.get(previous, 0.0) + seconds
+        if phase == "ready":
+            on_the_way = self._domains["start_phase_seconds"]["phase"] or ()
+            self._replace("start_phase_seconds", {(each,): self._spent.get(each, 0.0) for each in on_the_way})
 
     def observe_time_to_ready(self, seconds: float, restore: str) -> None:
         """Note how long the way to ready took, and what restore gave (`adopted` for a proven engine)."""
@@ -118,26 +78,27 @@ class Metrics(Collector):
     def observe_restore(self, result: Mapping[str, Any]) -> None:
         """Note how a restore ended: `outcome`, `seconds`, `bytes`, `files`, `rejected` per reason."""
         self._add("restore_outcome_total", 1, str(result.get("outcome", OTHER)))
-        self._observe("restore_seconds", _number(result.get("seconds")) or 0.0)
-        self._add("restore_waited_seconds_total", _number(result.get("waited_s")))
-        self._add("restore_bytes_total", _number(result.get("bytes")))
-        self._add("restore_files_total", _number(result.get("files")))
-        for reason, files in _mapping(result.get("rejected")).items():
-            self._add("restore_files_rejected_total", _number(files), str(reason))
+        self._observe("restore_seconds", number(result.get("seconds")) or 0.0)
+        self._add("restore_waited_seconds_total", number(result.get("waited_s")))
+        self._add("restore_bytes_total", number(result.get("bytes")))
+        self._add("restore_files_total", number(result.get("files")))
+        for reason, files in mapping(result.get("rejected")).items():
+            self._add("restore_files_rejected_total", number(files), str(reason))
 
     def effectiveness(self, ratios: Mapping[str, float]) -> None:
         """Note per family which share of the kernels needed came from the store and was used, 0 to 1."""
         known = self._domains["kernels_compiled_total"]["family"] or ()
-        self._values["restore_effectiveness_ratio"] = {
-            (name if name in known else OTHER,): ratio for name, ratio in ratios.items()
-        }
+        self._replace(
+            "restore_effectiveness_ratio",
+            {(name if name in known else OTHER,): ratio for name, ratio in ratios.items()},
+        )
 
     def observe_publish(self, result: Mapping[str, Any]) -> None:
         """Note how a publish ended: `outcome`, `seconds`, `bytes` (packed), `new_files`."""
         self._add("publish_outcome_total", 1, str(result.get("outcome", OTHER)))
-        self._observe("publish_seconds", _number(result.get("seconds")) or 0.0)
-        self._add("publish_bytes_total", _number(result.get("bytes")))
-        self._add("publish_files_total", _number(result.get("new_files")))
+        self._observe("publish_seconds", number(result.get("seconds")) or 0.0)
+        self._add("publish_bytes_total", number(result.get("bytes")))
+        self._add("publish_files_total", number(result.get("new_files")))
 
     def count_kernels(self, when: str, family: str, kernels: int) -> None:
         """Count kernels that were compiled `before_ready` or `after_ready`."""
@@ -152,15 +113,20 @@ class Metrics(Collector):
         if known.
         """
         self._add("warmup_outcome_total", 1, str(result.get("outcome", OTHER)))
-        self._observe("warmup_seconds", _number(result.get("seconds")) or 0.0)
-        self._add("warmup_rounds_total", _number(result.get("rounds")))
-        self._optional("warmup_residual_risk_ratio", _number(result.get("residual_risk")))
-        self._values["warmup_step_ttft_seconds"].clear()
+        self._observe("warmup_seconds", number(result.get("seconds")) or 0.0)
+        self._add("warmup_rounds_total", number(result.get("rounds")))
+        self._add("warmup_bursts_replayed_total", number(result.get("replayed")))
+        self._add("warmup_requests_searched_total", number(result.get("searched")))
+        for family, kernels in mapping(result.get("lost_kernels")).items():
+            self._add("warmup_kernels_lost_total", number(kernels), str(family))
+        self._optional("warmup_residual_risk_ratio", number(result.get("residual_risk")))
+        steps: dict[Labels, float] = {}
         for step in list(result.get("steps") or ())[:STEPS_SHOWN]:
             for request in ("first", "best", "last"):
-                seconds = _number(step.get(f"ttft_{request}_s"))
+                seconds = number(step.get(f"ttft_{request}_s"))
                 if seconds is not None:
-                    self._values["warmup_step_ttft_seconds"][(str(step.get("name", OTHER)), request)] = seconds
+                    steps[(str(step.get("name", OTHER)), request)] = seconds
+        self._replace("warmup_step_ttft_seconds", steps)
 
     def observe_verify(self, outcome: str) -> None:
         """Note how a check of the output ended."""
@@ -173,16 +139,58 @@ class Metrics(Collector):
 
     def engine_stats(self, stats: Mapping[str, Any] | None) -> None:
         """Take one reading of the engine's metrics; None or an absent field takes the series out of the
-        scrape.
+        scrape. What has grown belongs to the phase that holds now.
         """
         self._source("engine_metrics", stats is not None)
         found = stats or {}
         asleep = found.get("asleep")
         self._optional("engine_asleep", None if asleep is None else float(bool(asleep)))
+        engine = self._engine
+        engine.take(stats, "serving" if self._serving else "warmup")
+        for name, series in {**engine.gauges, **engine.counters}.items():
+            self._replace(name, series)
+        for name, buckets in engine.histograms.items():
+            self._mirror(name, buckets)
         for name, metric in ENGINE_SERIES.items():
-            value = _number(found.get(name))
-            self._source("engine_" + name, value is not None)
-            self._optional(metric, value)
+            held: Mapping[Labels, object] = self._mirrored.get(metric) or self._values.get(metric) or {}
+            self._source("engine_" + name, bool(held))
+
+    def baseline(self, stats: Mapping[str, Any], at: float) -> None:
+        """Take the reading that ends a warm-up: all that the engine counted so far is none of the traffic. `at`: epoch."""
+        self.engine_stats(stats)
+        self._optional("engine_baseline_timestamp_seconds", at)
+
+    def processes(self, usage: Mapping[str, Any] | None) -> None:
+        """Take one reading of the engine's processes (`supervisor.usage`); None when they can't be seen from here."""
+        self._source("engine_processes", usage is not None)
+        for name, metric in PROCESS_SERIES.items():
+            self._optional(metric, number((usage or {}).get(name)))
+
+    def disk(self, name: str, room: Mapping[str, Any] | None, wanted: bool = True) -> None:
+        """Take `free` and `size` in bytes of one of DISKS; None when it doesn't answer, or isn't `wanted` and so missed."""
+        if name == "store":
+            self._source("store", room is not None or not wanted)
+        for field in ("free", "size"):
+            value = number((room or {}).get(field))
+            others = {labels: each for labels, each in self._values[f"disk_{field}_bytes"].items() if labels != (name,)}
+            self._replace(f"disk_{field}_bytes", others if value is None else {**others, (name,): value})
+
+    def count_suspension(self, cause: str) -> None:
+        """Count a withdrawal of ready while the engine was there."""
+        self._add("suspensions_total", 1, cause)
+
+    def count_quarantine(self) -> None:
+        """Count a generation that this pod condemned."""
+        self._add("quarantines_total", 1)
+
+    def kv_cache(self, tokens: int | None, shortfall: float | None) -> None:
+        """Note how much the engine's KV cache holds, and by which share that is less than in an earlier boot."""
+        self._optional("engine_kv_cache_tokens", number(tokens))
+        self._optional("engine_kv_cache_shortfall_ratio", number(shortfall))
+
+    def no_progress(self, seconds: float) -> None:
+        """Note for how long an engine that is not ready yet has shown no progress."""
+        self._set("no_progress_seconds", seconds)
 
     def count_restart(self, cause: str) -> None:
         """Count an engine process that ended or was replaced, by one of RESTART_CAUSES."""
@@ -196,104 +204,41 @@ class Metrics(Collector):
             sums: dict[Labels, float] = {}
             for family, sizes in (families or {}).items():
                 labels = (family if family in known else OTHER,)
-                sums[labels] = sums.get(labels, 0.0) + (_number(sizes.get(name)) or 0.0)
-            self._values[f"live_cache_{name}"] = sums
+                sums[labels] = sums.get(labels, 0.0) + (number(sizes.get(name)) or 0.0)
+            self._replace(f"live_cache_{name}", sums)
 
     def unmanaged(self, grown: Iterable[Mapping[str, Any]]) -> None:
         """Take `path` and `bytes` of each directory in no family that grew (`caches.unmanaged`); ten at most."""
-        self._values["unmanaged_cache_bytes"] = {
-            (str(one.get("path")),): _number(one.get("bytes")) or 0.0 for one in list(grown)[:UNMANAGED_SHOWN]
-        }
+        self._replace(
+            "unmanaged_cache_bytes",
+            {(str(one.get("path")),): number(one.get("bytes")) or 0.0 for one in list(grown)[:UNMANAGED_SHOWN]},
+        )
+
+    def count_gpu_trouble(self, kind: str) -> None:
+        """Count a reading of the GPUs that failed, by one of GPU_TROUBLES."""
+        self._add("gpu_reading_troubles_total", 1, kind)
 
     def gpu(self, snapshot: Mapping[str, Any] | None) -> None:
         """Take what `GpuSnapshot.to_json` gives; None when NVML is away. Fields that are None are left
         out.
         """
-        gpus = list(_mapping(snapshot).get("gpus") or ())[:GPUS_SHOWN]
-        self._source("gpu", bool(gpus))
-        self._set("gpu_up", float(bool(gpus)))
-        names = [name for name in BY_NAME if name.startswith("gpu_") and BY_NAME[name].optional]
-        for name in names:
-            self._values[name].clear()
-        for gpu in gpus:
-            labels = (str(gpu.get("index")), str(gpu.get("uuid") or ""))
-            words = (
-                str(gpu.get("name") or ""),
-                str(gpu.get("sm") or ""),
-                str(_mapping(snapshot).get("driver") or ""),
-            )
-            self._values["gpu_info"][labels + words] = 1
-            for name in names:
-                value = _number(gpu.get(name.removeprefix("gpu_")))
-                if value is not None:
-                    self._values[name][labels] = value
+        self._source("gpu", bool(mapping(snapshot).get("gpus")))
+        self._set("gpu_up", float(snapshot is not None))
+        for name, series in gpu_series(snapshot).items():
+            self._replace(name, series)
 
-    # -- what a scrape reads
-    # -------------------------------------------------------------------------------------
+    def count_kubernetes_call(self, call: str, outcome: str) -> None:
+        """Count a call to the API server, by its name and how it ended (`kube/api.py`)."""
+        self._add("kubernetes_calls_total", 1, call, outcome)
 
-    def render(self) -> bytes:
-        """Give all metrics in Prometheus' text format 0.0.4 (CONTENT_TYPE)."""
-        return generate_latest(self._registry)
+    def kubernetes_right(self, feature: str, missing: bool) -> None:
+        """Note whether a feature lacks a right at the API server."""
+        self._set("kubernetes_right_missing", float(missing), feature)
 
-    def value(self, name: str, **labels: str) -> float | None:
-        """Give the value of one counter or gauge (name without prefix), or None when there is no such
-        series.
-        """
-        return self._values[name].get(tuple(labels[label] for label in BY_NAME[name].labels))
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
-        """Give prometheus_client's form of every metric that has a series."""
-        for metric in TABLE:
-            name, labels = PREFIX + metric.name, tuple(metric.labels)
-            if metric.kind == "histogram":
-                histogram = HistogramMetricFamily(name, metric.help, labels=labels)
-                for key, bins in self._bins[metric.name].items():
-                    histogram.add_metric(key, bins.cumulative(SECONDS), bins.sum)
-                yield histogram
-            elif self._values[metric.name]:
-                family = (CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily)(
-                    name, metric.help, labels=labels
-                )
-                for key, value in self._values[metric.name].items():
-                    family.add_metric(key, value)
-                yield family
-
-    # -- how numbers get in
-    # --------------------------------------------------------------------------------------
-
-    def _known(self, name: str, labels: Labels) -> Labels:
-        domain = self._domains[name].values()
-        return tuple(
-            given if values is None or given in values else OTHER for given, values in zip(labels, domain, strict=True)
-        )
-
-    def _add(self, name: str, amount: float | None, *labels: str) -> None:
-        if amount is not None and amount > 0:
-            key = self._known(name, labels)
-            self._values[name][key] = self._values[name].get(key, 0.0) + amount
-
-    def _set(self, name: str, value: float, *labels: str) -> None:
-        self._values[name][self._known(name, labels)] = float(value)
-
-    def _optional(self, name: str, value: float | None) -> None:
-        self._values[name] = {} if value is None else {(): value}
-
-    def _observe(self, name: str, value: float, *labels: str) -> None:
-        self._bins[name][self._known(name, labels)].observe(value, SECONDS)
-
-    def _one_of(self, name: str, chosen: str) -> None:
-        for labels in self._values[name]:
-            self._values[name][labels] = float(labels == (chosen,))
+    def readiness_gate(self, status: str, in_step: bool) -> None:
+        """Note the status that the pod condition should have, `True` or `False`, and whether it was written."""
+        self._optional("readiness_gate_condition", float(status == "True"))
+        self._optional("readiness_gate_in_step", float(in_step))
 
     def _source(self, name: str, present: bool) -> None:
         self._set("source_missing", float(not present), name)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -6,28 +6,34 @@ No number lives here; `recording.py` holds them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
+from sidecar.caches.families import FAMILIES
 from sidecar.caches.messages import REASONS
+from sidecar.handshake import CAUSES
 from sidecar.lifecycle import Phase
+from sidecar.lifecycle.states import Suspension
+from sidecar.metrics.declaration import OTHER, PREFIX, Metric
+from sidecar.metrics.engine_table import ENGINE_SERIES, ENGINE_TABLE
+from sidecar.metrics.gpu_table import GPU_TABLE
+from sidecar.metrics.kubernetes_table import KUBERNETES_TABLE
+from sidecar.metrics.process_table import PROCESS_TABLE
 
-PREFIX = "warmup_sidecar_"
-#: Where a value goes whose name isn't known, so that no outsider can grow the number of series.
-OTHER = "other"
 #: Steps that get series of their own; a profile with more is summed up under `other`. Shipped profiles have
 #: under 30.
 STEPS_SHOWN = 48
 #: Directories in no cache family that get series, the largest.
 UNMANAGED_SHOWN = 10
-#: GPUs that get series; a host has at most 16.
-GPUS_SHOWN = 16
 
 #: Bounds of durations in seconds, from a probe's answer to the longest warm-up: DESIGN §1 measured 76 s to
 #: over 560 s.
 SECONDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
 
+#: The last bucket has no bound.
+BUCKETS = len(SECONDS) + 1
+
 PHASES = tuple(phase.value for phase in Phase)
+ON_THE_WAY = tuple(phase for phase in PHASES if phase not in ("ready", "stopped"))
+SUSPENSIONS = tuple(cause.value for cause in Suspension)
 ENGINE_STATES = ("up", "gone", "unreachable", "busy", "starting", "asleep", "stalled", "not_an_engine")
 RESTORE_OUTCOMES = (
     "hit",
@@ -42,49 +48,26 @@ RESTORE_OUTCOMES = (
     OTHER,
 )
 PUBLISH_OUTCOMES = ("published", "nothing_new", "failed", "read_only", "timed_out", "disabled", OTHER)
-WARM_OUTCOMES = ("converged", "exhausted", "failed", "engine_gone", "disabled", OTHER)
-VERIFY_OUTCOMES = ("passed", "degenerate", "failed", "engine_gone", OTHER)
-RESTART_CAUSES = ("exited", "killed", "out_of_memory", "refused", "replaced", "asked", OTHER)
+WARM_OUTCOMES = ("converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed", OTHER)
+VERIFY_OUTCOMES = ("passed", "degenerate", "failed", "engine_gone", "skipped", OTHER)
+#: Ends that the engine did not bring about itself are `asked`, those without a known cause `exited`.
+_PLAIN_ENDS = ("restart", "terminated", "clean", "crash")
+RESTART_CAUSES = ("exited", "replaced", "asked", *(cause for cause in CAUSES if cause not in _PLAIN_ENDS), OTHER)
 REJECT_REASONS = (*REASONS, "excluded", "left_out", OTHER)
 STARTS = ("adopted", *RESTORE_OUTCOMES)
 
-#: Fields of an engine's stats → metric. Each is left out of the scrape while the engine does not show it.
-ENGINE_SERIES: Mapping[str, str] = {
-    "kv_cache_usage": "engine_kv_cache_usage_ratio",
-    "running": "engine_requests_running",
-    "waiting": "engine_requests_waiting",
-    "prompt_tokens_total": "engine_prompt_tokens_total",
-    "generation_tokens_total": "engine_generation_tokens_total",
-    "preemptions_total": "engine_preemptions_total",
-    "prefix_cache_hits_total": "engine_prefix_cache_hits_total",
-    "prefix_cache_queries_total": "engine_prefix_cache_queries_total",
-}
-SOURCES = ("engine_metrics", "gpu", "live_cache", *("engine_" + name for name in ENGINE_SERIES))
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric: name without prefix, type, meaning, unit, and its labels with the values that exist from
-    birth.
-
-    A label whose values are None is open: its series appear with their source and go with it. `optional`: no
-    series
-    until there is a value.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    unit: str = ""
-    labels: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    optional: bool = False
-
+#: Where numbers come from; each part of the engine's is a source of its own.
+SOURCES = (
+    "engine_metrics",
+    "gpu",
+    "live_cache",
+    "engine_processes",
+    "store",
+    *("engine_" + name for name in ENGINE_SERIES),
+)
 
 _WHEN = ("before_ready", "after_ready")
 _FAMILY: tuple[str, ...] = (OTHER,)
-_GPU: Mapping[str, None] = {"gpu": None, "uuid": None}
 
 TABLE: tuple[Metric, ...] = (
     Metric(
@@ -113,6 +96,7 @@ TABLE: tuple[Metric, ...] = (
         "How long ended stays in a phase took.",
         "seconds",
         {"phase": PHASES[:-1]},
+        buckets=BUCKETS,
     ),
     Metric(
         "time_to_ready_seconds",
@@ -120,9 +104,26 @@ TABLE: tuple[Metric, ...] = (
         "From the engine's start (or the sidecar's, for the first) to ready, by what restore gave.",
         "seconds",
         {"restore": STARTS},
+        buckets=BUCKETS,
     ),
+    Metric(
+        "start_phase_seconds",
+        "gauge",
+        "The last way to ready, taken apart: seconds spent in each phase since the start, or since ready was withdrawn.",
+        "seconds",
+        {"phase": ON_THE_WAY},
+        optional=True,
+    ),
+    Metric(
+        "suspensions_total",
+        "counter",
+        "Withdrawals of ready while the engine was there, by cause.",
+        "",
+        {"cause": SUSPENSIONS},
+    ),
+    Metric("quarantines_total", "counter", "Generations that this pod condemned."),
     Metric("restore_outcome_total", "counter", "Restores by how they ended.", "", {"outcome": RESTORE_OUTCOMES}),
-    Metric("restore_seconds", "histogram", "How long restores took.", "seconds"),
+    Metric("restore_seconds", "histogram", "How long restores took.", "seconds", buckets=BUCKETS),
     Metric(
         "restore_waited_seconds_total",
         "counter",
@@ -147,7 +148,7 @@ TABLE: tuple[Metric, ...] = (
         optional=True,
     ),
     Metric("publish_outcome_total", "counter", "Publishes by how they ended.", "", {"outcome": PUBLISH_OUTCOMES}),
-    Metric("publish_seconds", "histogram", "How long publishes took.", "seconds"),
+    Metric("publish_seconds", "histogram", "How long publishes took.", "seconds", buckets=BUCKETS),
     Metric("publish_bytes_total", "counter", "Packed bytes written to the store.", "bytes"),
     Metric("publish_files_total", "counter", "New files published to the store."),
     Metric(
@@ -165,6 +166,7 @@ TABLE: tuple[Metric, ...] = (
         "bytes",
         {"path": None},
         optional=True,
+        most={"path": UNMANAGED_SHOWN},
     ),
     Metric("live_cache_files", "gauge", "Files in the live cache by family.", "", {"family": None}, optional=True),
     Metric(
@@ -175,7 +177,20 @@ TABLE: tuple[Metric, ...] = (
         {"when": _WHEN, "family": _FAMILY},
     ),
     Metric("warmup_outcome_total", "counter", "Warm-ups by how they ended.", "", {"outcome": WARM_OUTCOMES}),
-    Metric("warmup_seconds", "histogram", "How long warm-ups took.", "seconds"),
+    Metric("warmup_seconds", "histogram", "How long warm-ups took.", "seconds", buckets=BUCKETS),
+    Metric(
+        "warmup_bursts_replayed_total",
+        "counter",
+        "Bursts of earlier pods that were sent again instead of searched anew.",
+    ),
+    Metric("warmup_requests_searched_total", "counter", "Requests sent in search of sizes that compile something new."),
+    Metric(
+        "warmup_kernels_lost_total",
+        "counter",
+        "Kernels compiled again though an earlier pod had compiled them and its generation was restored, by family.",
+        "",
+        {"family": _FAMILY},
+    ),
     Metric("warmup_rounds_total", "counter", "Rounds of warm-up traffic that were sent."),
     Metric(
         "warmup_requests_total",
@@ -191,6 +206,7 @@ TABLE: tuple[Metric, ...] = (
         "seconds",
         {"step": None, "request": ("first", "best", "last")},
         optional=True,
+        most={"step": STEPS_SHOWN},
     ),
     Metric(
         "warmup_residual_risk_ratio",
@@ -198,6 +214,12 @@ TABLE: tuple[Metric, ...] = (
         "Upper bound (95 %) on the share of the traffic mix that may still compile something.",
         "ratio",
         optional=True,
+    ),
+    Metric(
+        "no_progress_seconds",
+        "gauge",
+        "For how long an engine that is not ready yet has shown no progress at all; 0 while it shows some.",
+        "seconds",
     ),
     Metric("verify_total", "counter", "Checks of the output by how they ended.", "", {"outcome": VERIFY_OUTCOMES}),
     Metric("engine_up", "gauge", "1 while the engine answers its health check with 200."),
@@ -215,69 +237,37 @@ TABLE: tuple[Metric, ...] = (
         "",
         {"cause": RESTART_CAUSES},
     ),
-    Metric("engine_asleep", "gauge", "1 while the engine sleeps.", optional=True),
     Metric(
-        "engine_kv_cache_usage_ratio",
+        "engine_kv_cache_tokens",
         "gauge",
-        "Share of the KV cache in use, 0 to 1.",
-        "ratio",
-        optional=True,
-    ),
-    Metric("engine_requests_running", "gauge", "Requests the engine works on.", optional=True),
-    Metric("engine_requests_waiting", "gauge", "Requests that wait in the engine.", optional=True),
-    Metric(
-        "engine_prompt_tokens_total",
-        "counter",
-        "Prompt tokens as the engine counts them, warm-up included.",
+        "Tokens that the engine's KV cache holds, as it was sized at its start.",
         "tokens",
         optional=True,
     ),
     Metric(
-        "engine_generation_tokens_total",
-        "counter",
-        "Generated tokens as the engine counts them, warm-up included.",
-        "tokens",
-        optional=True,
-    ),
-    Metric("engine_preemptions_total", "counter", "Requests preempted for want of KV cache.", optional=True),
-    Metric("engine_prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", optional=True),
-    Metric(
-        "engine_prefix_cache_queries_total",
-        "counter",
-        "Prompt tokens looked up in the prefix cache.",
-        optional=True,
-    ),
-    Metric("gpu_up", "gauge", "1 while NVML answers for at least one GPU."),
-    Metric(
-        "gpu_info",
+        "engine_kv_cache_shortfall_ratio",
         "gauge",
-        "Always 1; name, SM version and driver are in the labels.",
-        "",
-        {**_GPU, "name": None, "sm": None, "driver": None},
-        optional=True,
-    ),
-    Metric(
-        "gpu_utilization_ratio",
-        "gauge",
-        "Share of time in which a kernel ran, 0 to 1.",
+        "By which share the KV cache is smaller than in the best earlier boot of the same key, 0 to 1.",
         "ratio",
-        _GPU,
         optional=True,
     ),
-    Metric("gpu_memory_used_bytes", "gauge", "GPU memory in use.", "bytes", _GPU, optional=True),
-    Metric("gpu_memory_size_bytes", "gauge", "GPU memory there is.", "bytes", _GPU, optional=True),
-    Metric("gpu_power_watts", "gauge", "Power the GPU draws.", "watts", _GPU, optional=True),
-    Metric("gpu_temperature_celsius", "gauge", "Temperature of the GPU's chip.", "celsius", _GPU, optional=True),
+    *ENGINE_TABLE,
+    *PROCESS_TABLE,
+    *GPU_TABLE,
+    *KUBERNETES_TABLE,
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in TABLE}
 
 #: README: the columns of `documented()`.
-HEADINGS = ("metric", "type", "labels", "unit", "meaning")
+HEADINGS = ("metric", "type", "labels", "unit", "series at most", "meaning")
 
 
-def documented() -> list[tuple[str, str, str, str, str]]:
-    """List all metrics for the README: name, type, labels with their values, unit, meaning."""
-    return [(PREFIX + m.name, m.kind, "; ".join(_label_words(m)), m.unit, m.help) for m in TABLE]
+def documented() -> list[tuple[str, str, str, str, str, str]]:
+    """List all metrics for the README: name, type, labels with their values, unit, most series, meaning."""
+    return [
+        (PREFIX + m.name, m.kind, "; ".join(_label_words(m)), m.unit, str(m.series(len(FAMILIES))), m.help)
+        for m in TABLE
+    ]
 
 
 def _label_words(metric: Metric) -> Iterator[str]:

@@ -11,8 +11,9 @@ from typing import Any
 from sidecar import lifecycle
 from sidecar.caches.client import RecordRequest
 from sidecar.handshake import Proven
+from sidecar.kube.events import QUARANTINED
 from sidecar.lifecycle import Mode
-from sidecar.supervisor import restoring, serving, warming
+from sidecar.supervisor import following, restoring, serving, warming
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.pod import Pod
 
@@ -44,11 +45,15 @@ class PodActivities:
         restoring.release(self._pod, command, why)
 
     def warm(self, command: lifecycle.Warm) -> Coroutine[Any, Any, lifecycle.Event]:
-        """Send warm-up traffic."""
+        """Send warm-up traffic; a worker of a multi-pod engine lets its leader do that."""
+        if self._pod.follows:
+            return following.warm(self._pod, command)
         return warming.warm(self._pod, command)
 
     def verify(self, command: lifecycle.Verify) -> Coroutine[Any, Any, lifecycle.Event]:
-        """Check output."""
+        """Check output; a worker takes its leader's word."""
+        if self._pod.follows:
+            return following.verify(self._pod, command)
         return warming.verify(self._pod, command)
 
     def publish(self) -> Coroutine[Any, Any, None]:
@@ -87,17 +92,20 @@ class PodActivities:
         if not pod.store or result is None or pod.settings.store_mode == "read-only":
             return
         if isinstance(command, lifecycle.Quarantine):
+            pod.metrics.count_quarantine()
             pod.board.tell(f"Generation {command.generation} is quarantined: {command.reason}", "error")
+            pod.announce(QUARANTINED, f"Generation {command.generation} is quarantined: {command.reason}")
         for scope, key in (("exact", result.exact_key), ("toolchain", result.toolchain_key)):
             generation = result.generations.get(scope, "")
             if not key or not generation:
                 continue
             if isinstance(command, lifecycle.RecordBoot):
-                await self._write("boot", scope, key, generation, {"outcome": command.outcome})
+                room = pod.room.to_record() if pod.room else {}
+                await self._write("boot", scope, key, generation, {"outcome": command.outcome, **room})
             elif generation == command.generation:
                 await self._write("quarantine", scope, key, generation, {"reason": command.reason})
 
-    async def _write(self, kind: Any, scope: Any, key: str, generation: str, record: dict[str, str]) -> None:
+    async def _write(self, kind: Any, scope: Any, key: str, generation: str, record: dict[str, Any]) -> None:
         pod = self._pod
         known = {"generation": generation, "attempt": pod.restored_attempt, "boot": pod.boot}
         request = RecordRequest(

@@ -17,6 +17,7 @@ from sidecar.engines.log_lines import hints_from_line
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
 from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
+from sidecar.kube.events import ENGINE_ENDED
 from sidecar.lifecycle import Event, Mode
 from sidecar.supervisor import restoring
 from sidecar.supervisor.pod import Pod
@@ -27,8 +28,8 @@ STEADY_REPORTS = 5
 LOOK_S = 0.25
 #: The same while a launcher waits for an answer before it starts the engine.
 AWAITED_LOOK_S = 0.1
-#: Causes as metrics name them.
-_RESTART_CAUSE = {"killed": "killed", "out_of_memory": "out_of_memory", "restart": "asked", "terminated": "asked"}
+#: Causes that metrics name otherwise; those that the launcher's exit names else keep their word.
+_RESTART_CAUSE = {"restart": "asked", "terminated": "asked", "clean": "exited", "crash": "exited"}
 
 Post = Callable[[Event], None]
 
@@ -63,7 +64,10 @@ class EngineObserver:
         pod.observation = observation
         # First of all: whatever goes wrong with telling, the gate must follow.
         steady = self._same >= STEADY_REPORTS
-        self._post(lifecycle.EngineObserved(observation.state, observation.identity, observation.detail, steady))
+        # Such an engine goes on to answer its health check; what it is asked to compute fails or hangs.
+        lost = pod.lost_gpus if observation.state in ("up", "busy") else ""
+        state, detail = ("gpu_lost", lost) if lost else (observation.state, observation.detail)
+        self._post(lifecycle.EngineObserved(state, observation.identity, detail, steady))
         if self._identity and observation.identity not in ("", self._identity):
             self._count_replaced()
         self._identity = observation.identity or self._identity
@@ -82,7 +86,7 @@ class EngineObserver:
         pod, stats = self._pod, observation.stats
         shown = {
             **pod.board.engine,
-            "url": pod.settings.engine_url,
+            "url": pod.follows or pod.settings.engine_url,
             "state": observation.state,
             "detail": observation.detail,
             "identity": observation.identity,
@@ -135,6 +139,7 @@ class AttemptObserver:
         if current.problem and self._once("problem"):
             self._pod.board.tell(current.problem, "error")
         if current.started is not None and self._once("started"):
+            self._pod.engine_pid = current.started.pid
             restoring.mark(self._pod, current.attempt)
             if self._pod.restored is not None and self._pod.restored_attempt == current.attempt:
                 self._looking = asyncio.create_task(self._pod.look_at_what_was_laid(), name="look at what was laid")
@@ -150,14 +155,15 @@ class AttemptObserver:
         self._attempt, self._told = current.attempt, set()
         pod = self._pod
         pod.facts, pod.jit_lines, pod.fatal_lines = pod.base_facts, 0, ()
-        pod.line_hints = {}
+        pod.line_hints, pod.room, pod.engine_pid = {}, None, 0
         pod.start_counted, pod.kernels_before, pod.kernels_after = False, {}, {}
-        pod.opened_at = pod.clock()
+        pod.opened_at, pod.opened_wall = pod.clock(), pod.board.wall()
         pod.board.engine = {
             **pod.board.engine,
             "attempt": current.attempt,
             "healthy_after_s": None,
             "ready_after_s": None,
+            "kv_cache": None,
             "restarts": self._restarts,
         }
 
@@ -168,20 +174,22 @@ class AttemptObserver:
             exited, restarting = Exited(None, 9, self._pod.clock() - self._pod.opened_at, False, ()), False
         else:
             exited, restarting = ended.exited, ended.exited.restarting
-        cause = classify_exit(exited, ended.terminating, self._pod.fatal_lines)
+        cause = classify_exit(exited, ended.terminating, self._pod.fatal_lines, self._pod.has_compiled)
         # Without a last word nobody can say whose fault it was.
         counts = cause.counts and ended.exited is not None
         self._restarts += 1
         self._pod.last_end = cause.cause
-        self._pod.metrics.count_restart(_RESTART_CAUSE.get(cause.cause, "exited"))
+        self._pod.metrics.count_restart(_RESTART_CAUSE.get(cause.cause, cause.cause))
         self._pod.board.engine = {
             **self._pod.board.engine,
             "last_exit": {"cause": cause.cause, "sentence": cause.sentence},
             "restarts": self._restarts,
         }
         self._pod.board.tell(f"The engine ended: {cause.sentence}", "info" if restarting else "warning")
+        if cause.cause not in ("restart", "terminated") and not restarting:
+            self._pod.announce(ENGINE_ENDED, f"The engine ended: {cause.sentence}")
         self._attempt = ""
-        self._post(lifecycle.AttemptClosed(ended.attempt, cause.sentence, counts, restarting))
+        self._post(lifecycle.AttemptClosed(ended.attempt, cause.sentence, counts, restarting, cause.passing))
 
     def _read_lines(self) -> None:
         for line in self._control.new_lines(self._attempt):

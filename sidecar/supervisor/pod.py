@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -20,19 +20,30 @@ from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.caches.live_cache import LiveCacheLock
 from sidecar.caches.scan import Tree
 from sidecar.config import Settings
+from sidecar.engines.outside import Place
 from sidecar.engines.protocol import Engine, Hint
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
-from sidecar.handshake import ControlDirectory
-from sidecar.lifecycle import Mode
+from sidecar.handshake import PASSING, ControlDirectory
+from sidecar.kube.events import DEGRADED, Reason
+from sidecar.lifecycle import Gate, Mode, Snapshot
 from sidecar.metrics import Metrics
 from sidecar.status import Board
 from sidecar.supervisor.claiming import Keeper
 
+if TYPE_CHECKING:
+    from sidecar.supervisor.room import Compared
+
 #: Ends of an engine that were none of its own doing, as `handshake.CAUSES` names them.
 OUTSIDE = frozenset({"killed", "terminated", "restart"})
+#: A file's time may be a little behind the clock that is read here. Seconds.
+TICK_S = 0.1
 
 _log = structlog.get_logger("pod")
+
+
+async def _no_veto() -> str:
+    return ""
 
 
 @dataclass
@@ -44,7 +55,11 @@ class Pod:
     seconds. `base_facts` are known without a launcher; those
     that it reports are added to them. `host_boot` is the kernel's boot ID, `name` the pod's
     as its neighbours are told it. `on_child_exit` has the launcher's last word
-    taken note of, once the daemon's own child is gone.
+    taken note of, once the daemon's own child is gone. `places` tell of the engine beside its launcher, best first, such as
+    the Pod's spec and the Node's labels. `follows` is where the leader's sidecar answers, for a worker of
+    a multi-pod engine; `arguments_known` says that without a launcher the engine's arguments are facts all the same.
+    `on_step` hears of every step, `announce` of what is worth a Kubernetes Event, and `veto` says why nothing may be
+    published, or nothing.
     """
 
     settings: Settings
@@ -70,32 +85,45 @@ class Pod:
     observation: Observation | None = None
     restored: RestoreResult | None = None
     restored_attempt: str = ""
+    places: tuple[Place, ...] = ()
+    room: Compared | None = None
     unmanaged: tuple[Mapping[str, Any], ...] = ()
     laid: Mapping[str, Tree] | None = None
     suspects: Counter[str] = field(default_factory=Counter)
+    suspected_last: tuple[str, ...] = ()
     killers: frozenset[str] = frozenset()
     last_end: str = ""
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
     line_hints: Mapping[str, Hint] = field(default_factory=dict)
     gpu_memory_gib: float = 0.0
+    lost_gpus: str = ""
+    engine_pid: int = 0
     opened_at: float = 0.0
+    opened_wall: float = 0.0
     problems: int = 0
+    follows: str = ""
+    arguments_known: bool = False
     on_child_exit: Callable[[], None] = lambda: None
+    on_step: Callable[[Snapshot, Snapshot, Gate], None] = lambda _before, _after, _gate: None
+    announce: Callable[[Reason, str], None] = lambda _reason, _sentence: None
+    veto: Callable[[], Awaitable[str]] = _no_veto
     start_counted: bool = False
     kernels_before: dict[str, int] = field(default_factory=dict)
     kernels_after: dict[str, int] = field(default_factory=dict)
 
     @property
     def sm_version(self) -> str:
-        """Give the SM version: settings, NVML, the launcher's GPU names; `cpu` when it saw none; empty: unknown."""
+        """Give the SM version: settings, NVML, the launcher's GPU names, other places; `cpu`: no GPU; empty: unknown."""
         if self.settings.sm or self.sm:
             return self.settings.sm or self.sm
         gpus = self.facts.get("gpus")
-        if not gpus:
-            return "cpu" if self.mode is not Mode.BESIDE and self.facts else ""
-        names = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
-        return next((known for name in names if (known := from_product(name))), "")
+        if not gpus and self.mode is not Mode.BESIDE and self.facts:
+            return "cpu"
+        known = [from_product(str(gpu.get("name", ""))) for gpu in gpus or () if isinstance(gpu, dict)]
+        for place in self.places:
+            known += [place.sm, *map(from_product, place.products)]
+        return next(filter(None, known), "")
 
     def degrade(self, sentence: str) -> None:
         """Tell what is switched off and why, once, until `mended` takes it back."""
@@ -103,6 +131,7 @@ class Pod:
             return
         _log.error(sentence)
         self.board.tell(sentence, "error")
+        self.announce(DEGRADED, sentence)
         self._notices((*self.board.degraded, sentence))
 
     def mended(self, sentence: str, news: str) -> None:
@@ -120,7 +149,7 @@ class Pod:
         Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
         """
         asked = self.settings.excluded_families
-        if self.mode is not Mode.BESIDE:
+        if self.mode is not Mode.BESIDE or self.arguments_known:
             return asked
         exact = tuple(family.name for family in families.stored_families() if family.scope == "exact")
         return (*asked, *exact)
@@ -129,8 +158,12 @@ class Pod:
         """Give the bursts of which engines died, so that they are left out.
 
         An engine that was killed from outside while it worked on one says nothing against it, unless that happens
-        twice: the kernel's out-of-memory killer looks the same as a container that was ended.
+        twice: the kernel's out-of-memory killer looks the same as a container that was ended. Nor does a compile stall,
+        however often: what that burst needs is compiled bit by bit.
         """
+        if self.last_end in PASSING:
+            self.suspects -= Counter(self.suspected_last)
+        self.suspected_last = ()
         known = set(self.suspects) if self.last_end not in OUTSIDE else set[str]()
         known |= {burst for burst, deaths in self.suspects.items() if deaths > 1}
         self.killers |= known
@@ -139,6 +172,25 @@ class Pod:
     def asleep(self) -> bool:
         """Say whether the engine was last seen asleep."""
         return self.observation is not None and self.observation.state == "asleep"
+
+    def suspect(self, bursts: Iterable[str]) -> None:
+        """Note the bursts during which the engine died just now."""
+        self.suspected_last = tuple(bursts)
+        self.suspects.update(self.suspected_last)
+
+    def has_compiled(self) -> bool:
+        """Say whether the engine of this attempt has compiled anything: by its log, or by kernel files younger than it.
+
+        Looks through the live cache, for some 60 ms where it holds 10,000 files: for ends of an engine only.
+        """
+        if self.jit_lines:
+            return True
+        since_ns = int((self.opened_wall - TICK_S) * 1e9)
+        with suppress(OSError):
+            return bool(self.live_cache) and scan.has_kernels_since(
+                self.live_cache, families.stored_families(), since_ns
+            )
+        return False
 
     def count_kernels(self, when: str, kernels: Mapping[str, int]) -> None:
         """Add kernels that were compiled `before_ready` or `after_ready`, per family, to metrics and status."""
@@ -176,13 +228,13 @@ class Pod:
         if said := effectiveness.sentence(effects):
             self.board.tell(said, "warning")
 
-    async def show_cache(self) -> None:
+    async def show_cache(self, known: Callable[[], Mapping[str, Mapping[str, int]]] | None = None) -> None:
         """Measure the live cache in a thread: files, bytes and kernels per family, for metrics and status."""
         if not self.live_cache:
             self.metrics.live_cache(None)
             return
         try:
-            sizes = await asyncio.to_thread(_sizes, self.live_cache)
+            sizes = await asyncio.to_thread(known or (lambda: _sizes(self.live_cache)))
         except OSError as error:
             self.board.cache = {"path": self.live_cache, "trouble": str(error)}
             self.metrics.live_cache(None)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sidecar import lifecycle
-from sidecar.caches import commit, live_cache
+from sidecar.caches import commit, left_facts, live_cache
 from sidecar.caches.client import Progress, RestoreRequest, RestoreResult
 from sidecar.errors import HandshakeError
 from sidecar.handshake import CommitEntry, Decision
@@ -32,6 +31,8 @@ async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
     """Restore for one attempt and let its launcher go on. A launcher that went on by itself makes it `late`."""
     pod.board.restore = {"outcome": "running", "sentence": "Looking for caches that fit.", "plan": command.plan}
     pod.keeper.give_back()
+    if pod.live_cache:
+        left_facts.leave(pod.live_cache, pod.facts)
     request = _request(pod, command)
     result = await pod.caches.restore(request, pod.settings.restore_timeout_s, lambda progress: _show(pod, progress))
     pod.keeper.keep(request.store, result.claims)
@@ -66,6 +67,12 @@ def overtaken(pod: Pod) -> None:
     """Tell that a launcher went on by itself while its restore was under way, which is cancelled then."""
     if pod.board.restore.get("outcome") in ("running", "waiting"):
         _note(pod, str(pod.board.restore.get("plan")), RestoreResult(outcome="failed", sentence=_LATE), "late")
+
+
+def take_over(pod: Pod, result: RestoreResult) -> None:
+    """Go on from what an earlier process of this pod restored: an init container's, or a sidecar's that has ended."""
+    pod.restored = result
+    _note(pod, "before", result, result.outcome)
 
 
 def mark(pod: Pod, attempt: str) -> None:
@@ -103,6 +110,7 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
         host_boot=pod.host_boot,
         exclude=pod.left_alone(),
         store_mode=pod.settings.store_mode,
+        limit_bytes=pod.settings.live_cache_limit_bytes,
         holder=pod.name,
         # Without a launcher nothing of the exact scope is ever published, so nobody makes the first generation.
         single_flight_s=pod.settings.single_flight_s if pod.mode is not Mode.BESIDE else 0.0,
@@ -167,13 +175,3 @@ def _note(pod: Pod, plan: str, result: RestoreResult, outcome: str) -> None:
     pod.metrics.observe_restore({**shown, "outcome": outcome})
     quiet = outcome in ("hit", "kept", "miss", "disabled")
     pod.board.tell(f"Restore: {outcome}. {result.sentence}", "info" if quiet else "warning")
-
-
-def beside_released(control: Path) -> bool:
-    """Say whether an earlier daemon already let an engine start here, so that it may be running without answering."""
-    return (control / "released").exists()
-
-
-def note_beside_released(control: Path) -> None:
-    """Remember that from now on an engine may run that this daemon can't see yet. Raises OSError."""
-    (control / "released").touch()

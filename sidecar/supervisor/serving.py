@@ -9,9 +9,15 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+import structlog
+
 from sidecar.caches import families
 from sidecar.caches.client import PublishRequest, PublishResult
+from sidecar.kube.events import COMPILED_LATE
+from sidecar.supervisor import room
+from sidecar.supervisor.adapters import AdapterWatch
 from sidecar.supervisor.pod import Pod
+from sidecar.supervisor.traffic_record import TrafficRecorder
 from sidecar.warmup.evidence import Evidence, EvidenceWatcher
 
 #: Pause between two looks at the live cache while serving: a late kernel has already hurt, nobody waits for the count.
@@ -20,6 +26,8 @@ LOOK_S = 30.0
 LOOK_SHARE = 0.004
 #: Files younger than this may still be written to; the quiet time before a publish covers it.
 SETTLE_S = 2.0
+_log = structlog.get_logger("serving")
+
 #: How often a cache that never comes to rest is looked at before it is published as it is, without entries in flux.
 QUIET_LOOKS = 24
 
@@ -33,28 +41,45 @@ async def publish_while_serving(pod: Pod) -> None:
         }
         return
     await pod.measure_effect()
+    recording = asyncio.create_task(TrafficRecorder(pod).run(), name="record traffic")
+    recording.add_done_callback(_told_of_failure)
+    try:
+        await _keep_publishing(pod)
+    finally:
+        recording.cancel()
+
+
+def _told_of_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("what users send is not recorded, by a bug; please report it", error=repr(error))
+
+
+async def _keep_publishing(pod: Pod) -> None:
     evidence = EvidenceWatcher(Path(pod.live_cache), families.stored_families(), lambda: pod.jit_lines)
     await evidence.baseline()
-    _count(pod, await _until_quiet(pod, evidence))
+    _count(pod, await until_quiet(pod, evidence))
     pending = await _publish(pod)
     pod.keeper.first_is_made()
-    await pod.show_cache()
+    await room.record(pod, str(pod.board.publish.get("generation") or ""))
+    await pod.show_cache(evidence.sizes)
     published_at = pod.clock()
+    adapters = AdapterWatch(pod)
     while True:
         began = pod.clock()
+        await adapters.look()
         found = await evidence.collect()
         _count(pod, found)
         if found.kernels or found.files:
             pending = True
-            await pod.show_cache()
+            await pod.show_cache(evidence.sizes)
         if pending and pod.clock() - published_at >= pod.settings.publish_interval_s:
-            _count(pod, await _until_quiet(pod, evidence))
+            _count(pod, await until_quiet(pod, evidence))
             pending = await _publish(pod)
             published_at = pod.clock()
         await asyncio.sleep(max(LOOK_S, (pod.clock() - began) / LOOK_SHARE))
 
 
-async def _until_quiet(pod: Pod, evidence: EvidenceWatcher) -> Evidence:
+async def until_quiet(pod: Pod, evidence: EvidenceWatcher) -> Evidence:
     """Wait until nothing has changed for `publish_quiet_s` seconds; give what appeared meanwhile."""
     kernels: dict[str, int] = {}
     names: list[str] = []
@@ -75,17 +100,29 @@ def _count(pod: Pod, found: Evidence) -> None:
     pod.count_kernels("after_ready", found.kernels)
     shown = ", ".join(found.names[:3])
     total = sum(found.kernels.values())
-    pod.board.tell(
+    sentence = (
         f"{total} kernels were compiled while serving ({shown}): requests waited for them. They are published for "
-        "the next pod; the profile lacks a shape that traffic has.",
-        "warning",
+        "the next pod; the profile lacks a shape that traffic has."
     )
+    pod.board.tell(sentence, "warning")
+    pod.announce(COMPILED_LATE, sentence)
 
 
 async def _publish(pod: Pod) -> bool:
     """Publish once; say whether something was left out that a later publish can take."""
+    result = await publish_once(pod)
+    return result.outcome in ("failed", "timed_out") or bool(result.skipped.get("unstable"))
+
+
+async def publish_once(pod: Pod) -> PublishResult:
+    """Publish what lies in the live cache now and is not in the store."""
     count = pod.board.publish.get("count", 0)
     pod.board.publish = {**pod.board.publish, "outcome": "running", "sentence": "Publishing what is new."}
+    if refused := await pod.veto():
+        pod.degrade(refused)
+        result = PublishResult(outcome="disabled", sentence=refused)
+        _note(pod, result, count)
+        return result
     restored: Mapping[str, str] = pod.restored.generations if pod.restored else {}
     request = PublishRequest(
         store=pod.store,
@@ -100,7 +137,7 @@ async def _publish(pod: Pod) -> bool:
     )
     result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
     _note(pod, result, count)
-    return result.outcome in ("failed", "timed_out") or bool(result.skipped.get("unstable"))
+    return result
 
 
 def _note(pod: Pod, result: PublishResult, count: int) -> None:

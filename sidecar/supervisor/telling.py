@@ -29,7 +29,10 @@ class Teller:
         board, metrics = self._pod.board, self._pod.metrics
         withdrawn = board.gate.open and not gate.open
         board.gate = gate
+        self._pod.on_step(before, after, gate)
         self._show_what_was_not_done(after)
+        if after.suspension is not None and after.suspension is not before.suspension:
+            metrics.count_suspension(after.suspension.value)
         if after.phase is before.phase and after.work == before.work:
             return
         spent = board.enter(after.phase)

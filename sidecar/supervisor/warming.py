@@ -12,11 +12,12 @@ from pathlib import Path
 
 from sidecar import lifecycle
 from sidecar.caches import families
-from sidecar.engines.argv import hints_from_argv
+from sidecar.engines.outside import hints_of, launcher_place
 from sidecar.engines.protocol import EngineFacts, Hint
 from sidecar.errors import EngineGone, ProfileError
+from sidecar.supervisor import baseline, renewal, room
 from sidecar.supervisor.pod import Pod
-from sidecar.warmup import coverage
+from sidecar.warmup import coverage, pinned, recorded
 from sidecar.warmup import verify as output
 from sidecar.warmup.attempts import WarmPolicy
 from sidecar.warmup.choice import choose_profile
@@ -24,6 +25,7 @@ from sidecar.warmup.coverage import Coverage
 from sidecar.warmup.evidence import EvidenceWatcher
 from sidecar.warmup.planner import make_plan
 from sidecar.warmup.profiles import Profile, load_profile
+from sidecar.warmup.recorded import RecordedMix
 from sidecar.warmup.results import WarmProgress, WarmResult
 from sidecar.warmup.runner import WarmupRunner
 
@@ -31,6 +33,8 @@ from sidecar.warmup.runner import WarmupRunner
 GRACE_S = 60.0
 #: One request of an output check decodes a few dozen tokens; minutes mean that the engine hangs.
 CHECK_DEADLINE_S = 120.0
+#: A request lasts so much longer than the engine bears with one step, so that the engine's own end is what is seen.
+BEYOND_S = 60.0
 
 #: What becomes of a step's requests in the metrics; a step is as good as its worst request.
 _REQUEST_OUTCOME = {"done": "ok", "unsupported": "unsupported"}
@@ -47,20 +51,64 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
         pod.board.warmup = {**pod.board.warmup, "outcome": "engine_gone", "sentence": str(error)}
         return lifecycle.WarmEnded(command.work, "engine_gone", str(error))
     profile, why = await _profile(pod, facts)
-    plan = make_plan(profile, facts)
+    plan = make_plan(profile, facts, await _recorded(pod))
     for note in plan.notes:
         pod.board.tell(f"Profile {profile.name}: {note}")
     settings = pod.settings
-    policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=settings.request_timeout_s)
+    policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=_request_timeout_s(pod, facts))
     convicted = pod.convict()
     killers = convicted if profile.policy.killers == "leave_out" else frozenset[str]()
     known = await _coverage(pod)
     runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, killers, known)
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
-    result = await runner.run(lambda progress: _show(pod, progress))
+    before = await pinned.usage(pod.engine) if pinned.may_pin(facts) else None
+    comparing = asyncio.create_task(room.compare(pod, facts), name="compare KV cache")
+    try:
+        result = await runner.run(lambda progress: _show(pod, progress))
+        result = await _released(pod, facts, before, result)
+        await comparing
+    finally:
+        comparing.cancel()
     _note(pod, result)
     await _keep(pod, known, result.coverage)
     return lifecycle.WarmEnded(command.work, result.outcome, result.sentence, profile.policy.on_unwarmed or "")
+
+
+def _request_timeout_s(pod: Pod, facts: EngineFacts) -> float:
+    """Give the cap of one request: the setting's, and beyond the engine's own patience with a step that compiles."""
+    asked = pod.settings.request_timeout_s
+    if facts.step_timeout_s is None or facts.step_timeout_s + BEYOND_S <= asked:
+        return asked
+    pod.board.tell(
+        f"A warm-up request may take {facts.step_timeout_s + BEYOND_S:.0f} s instead of WARMUP_REQUEST_TIMEOUT_S="
+        f"{asked:g}, because the engine gives one step {facts.step_timeout_s} s."
+    )
+    return facts.step_timeout_s + BEYOND_S
+
+
+async def _released(pod: Pod, facts: EngineFacts, before: float | None, result: WarmResult) -> WarmResult:
+    """Wait until the KV cache that warm-up filled is free again; what stays pinned keeps a warm-up from being proven."""
+    if not pinned.may_pin(facts) or result.outcome not in ("converged", "exhausted"):
+        return result
+    wait_s = pinned.patience(facts, pod.settings.kv_release_s)
+    pod.board.warmup = {
+        **pod.board.warmup,
+        "sentence": "Waiting until the KV cache of warm-up's requests is free again.",
+    }
+    left = await pinned.wait_until_released(pod.engine, before, wait_s, facts.kv_blocks, pod.clock)
+    if left is None:
+        return result
+    return replace(result, outcome="exhausted", reason="kv_pinned", sentence=f"{left.sentence} {result.sentence}")
+
+
+async def _recorded(pod: Pod) -> RecordedMix | None:
+    """Read what users sent to earlier pods, which was restored with the kernels."""
+    if not pod.live_cache:
+        return None
+    found, trouble = await asyncio.to_thread(recorded.load, recorded.mix_path(Path(pod.live_cache)))
+    if trouble:
+        pod.board.tell(trouble, "warning")
+    return found
 
 
 async def _coverage(pod: Pod) -> Coverage | None:
@@ -102,12 +150,15 @@ async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
         result = await output.verify(pod.engine, facts, min(CHECK_DEADLINE_S, pod.settings.request_timeout_s), salt)
     # The check asks for log-probabilities, which the profile may have left out.
     pod.count_kernels("before_ready", (await evidence.collect()).kernels)
+    await baseline.take(pod)
     pod.board.golden = result.to_json()
     pod.metrics.observe_verify(result.outcome)
     pod.board.tell(
-        f"Output check: {result.outcome}. {result.sentence}", "info" if result.outcome == "passed" else "error"
+        f"Output check: {result.outcome}. {result.sentence}",
+        {"passed": "info", "skipped": "warning"}.get(result.outcome, "error"),
     )
-    return lifecycle.VerifyEnded(command.work, result.outcome, result.sentence)
+    restart = "" if command.canary or result.outcome != "passed" else await renewal.reason(pod)
+    return lifecycle.VerifyEnded(command.work, result.outcome, result.sentence, restart)
 
 
 def _evidence(pod: Pod) -> EvidenceWatcher:
@@ -118,10 +169,7 @@ def _evidence(pod: Pod) -> EvidenceWatcher:
 
 async def learn(pod: Pod) -> EngineFacts:
     """Ask the engine for its limits, helped by what the launcher saw of its command, and show them."""
-    argv, environment = pod.facts.get("argv"), pod.facts.get("environment")
-    hints: dict[str, Hint] = {}
-    if isinstance(argv, list) and isinstance(environment, dict):
-        hints = hints_from_argv(tuple(map(str, argv)), environment)
+    hints = hints_of((launcher_place(pod.facts), *pod.places))
     if pod.gpu_memory_gib:
         hints["gpu_memory_gib"] = Hint(pod.gpu_memory_gib, "NVML")
     pod.engine.use_hints({**hints, **pod.line_hints})
@@ -176,7 +224,7 @@ def _show(pod: Pod, progress: WarmProgress) -> None:
 
 
 def _note(pod: Pod, result: WarmResult) -> None:
-    pod.suspects.update(result.killers)
+    pod.suspect(result.killers)
     pod.board.warmup = result.to_json()
     pod.count_kernels("before_ready", result.kernels)
     pod.metrics.observe_warmup(result.to_json())

@@ -5,6 +5,7 @@ Only descriptions, and what a request becomes with one; `prompts.py` makes the p
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ class OtherAsk(Ask):
 
     `model` names an adapter, `rank` a data-parallel rank. `work` asks for something else than text: with
     `documents` of `prompt_tokens` tokens each, or with a recording of `audio_s` seconds in `language`. `picture`
-    is the width of one that goes with `messages`, in pixels. `repetitive` prompts repeat their first tokens.
+    is the width of one that goes with `messages`, in pixels; so does a recording without `work`. `repetitive` prompts repeat their first tokens.
     """
 
     model: str = ""
@@ -48,10 +49,12 @@ def addressed(ask: Ask, request: CompletionRequest) -> CompletionRequest:
         return request
     changed = dataclasses.replace(request, model=ask.model or request.model, rank=ask.rank)
     own = random.Random(str((request.prompt, request.cache_salt)))
-    if ask.repetitive and isinstance(request.prompt, tuple):
+    if ask.repetitive and request.prompt is not None and not isinstance(request.prompt, str):
         return dataclasses.replace(changed, prompt=_repeated(request.prompt))
     if ask.picture:
         return dataclasses.replace(changed, messages=_with_picture(ask, own))
+    if ask.audio_s and ask.work is None:
+        return dataclasses.replace(changed, messages=_with_recording(ask, own))
     if ask.work is None:
         return changed
     return dataclasses.replace(changed, prompt=_subject(ask, request), work=_work(ask, own))
@@ -68,15 +71,23 @@ def _repeated(prompt: Sequence[int]) -> tuple[int, ...]:
 
 
 def _with_picture(ask: OtherAsk, own: random.Random) -> tuple[Mapping[str, Any], ...]:
-    *before, last = ask.messages or ({"role": "user", "content": ""},)
     url = data_url(picture(ask.picture, height_of(ask.picture), own))
-    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": last["content"]}]
-    return (*before, {**last, "content": content})
+    return _beside_text(ask, {"type": "image_url", "image_url": {"url": url}})
 
 
-def _subject(ask: OtherAsk, request: CompletionRequest) -> tuple[int, ...] | str | None:
+def _with_recording(ask: OtherAsk, own: random.Random) -> tuple[Mapping[str, Any], ...]:
+    data = base64.b64encode(recording(ask.audio_s, own)).decode("ascii")
+    return _beside_text(ask, {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+
+
+def _beside_text(ask: OtherAsk, part: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    *before, last = ask.messages or ({"role": "user", "content": ""},)
+    return (*before, {**last, "content": [part, {"type": "text", "text": last["content"]}]})
+
+
+def _subject(ask: OtherAsk, request: CompletionRequest) -> Sequence[int] | str | None:
     """Embeddings take token ids; scores compare texts, so the ids choose words for them."""
-    if ask.work == "embed" or not isinstance(request.prompt, tuple):
+    if ask.work == "embed" or request.prompt is None or isinstance(request.prompt, str):
         return request.prompt
     return words_of(request.prompt)
 

@@ -6,7 +6,7 @@ Knows one burst at a time; rounds, evidence and outcomes are the business of `ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -104,6 +104,13 @@ class Attempts:
                 return Attempt("broken", sent, _said(worst), _reason(worst))
             tries += 1
             await asyncio.sleep(min(pause, max(0.0, self._deadline - self._clock())))
+
+    async def progress_by_rank(self) -> Mapping[str, float]:
+        """Give how far each data-parallel rank has come, by the engine's counters; empty where it doesn't tell."""
+        try:
+            return (await self._engine.stats()).progress_by_rank
+        except EngineError:
+            return {}
 
     def _late(self, sent: Sent, worst: Completion) -> Attempt:
         if self._clock() >= self._deadline - CLOCK_SLACK_S:

@@ -17,12 +17,12 @@ from sidecar.errors import FileUnreadable
 from sidecar.files import read_json, write_json_durably
 from sidecar.warmup.bursts import Ask, Burst
 from sidecar.warmup.planner import Plan
+from sidecar.warmup.recorded import FAMILY
 from sidecar.warmup.records import burst_id
 
 #: Number of the format; another one is foreign. Raise it when a field changes its meaning.
 FORMAT = 1
-#: Where the document lies in the live cache, so that it is published and restored with the kernels.
-FAMILY = "warmup_coverage"
+#: Where the document lies in the live cache, within the family.
 FILE_NAME = "coverage.json"
 #: So many bursts are kept, of about 500 bytes each: more than any engine has kernels for, and below what is read back.
 MATTERS_KEPT = 2000
@@ -48,7 +48,8 @@ class Coverage:
     """What earlier pods covered on these kernels.
 
     `plan`: digest of the plan it was made with. `converged`: all of it was proven. `draws`: random draws without
-    evidence since the last kernel, of all pods. `sizes`: visited ones by scale. `matters`: what is replayed.
+    evidence since the last kernel, of all pods, from the profile's `mix` or the recorded one. `sizes`: visited ones by
+    scale. `matters`: what is replayed.
     """
 
     plan: str
@@ -57,6 +58,7 @@ class Coverage:
     draws: int = 0
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     matters: tuple[Matter, ...] = ()
+    mix: str = "profile"
 
     def to_json(self) -> dict[str, Any]:
         """Give the document; a burst without its defaults, and no digit more than needed."""
@@ -66,6 +68,7 @@ class Coverage:
             "profile": self.profile,
             "converged": self.converged,
             "draws": self.draws,
+            "mix": self.mix,
             "sizes": {name: list(values) for name, values in self.sizes.items()},
             "matters": [
                 {"name": each.name, "burst": _burst_json(each.burst), "kernels": sorted(each.names)[:NAMES_KEPT]}
@@ -87,6 +90,7 @@ class Coverage:
                 draws=max(0, _of_type(document["draws"], int)),
                 sizes=sizes,
                 matters=tuple(_matter(each) for each in document["matters"][:MATTERS_KEPT]),
+                mix=_of_type(document.get("mix", "profile"), str),
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"a part is missing or of another kind ({type(error).__name__}: {error})") from error
@@ -131,7 +135,8 @@ def plan_digest(plan: Plan) -> str:
             plan.limits.vocab_size,
         ],
         "mix": profile.mix.model_dump(mode="json", by_alias=True),
-        "search": None if search is None else search.model_dump(mode="json"),
+        # Which mix is drawn from changes with what users send; what is covered does not.
+        "search": None if search is None else search.model_dump(mode="json", exclude={"mix"}),
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:32]
 

@@ -95,8 +95,11 @@ class Draws:
             rows, columns = cells(wanted)
             self._rng.aim((row, rows), (column, columns))
             burst = draw_burst(journal.plan, self._rng, self._number, self._below)
+            if journal.deadly.leaves_out(burst):
+                # Not made up for by another draw: the share of the mix that this cell stands for stays unknown.
+                continue
             attempt, evidence = await journal.send(burst, name)
-            journal.judge(attempt, name)
+            journal.judge(attempt, name, burst)
             if evidence or evidence.loaded:
                 await self._learn(burst, evidence.identity)
                 return False

@@ -143,6 +143,10 @@ class EvidenceWatcher:
             kernels, files, tuple(kept), tuple(each for each in late if each in kept), new_lines, self._tree.empty
         )
 
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Count files, bytes and kernels per family as of the last look, without another one."""
+        return self._tree.sizes()
+
     async def _look(self, *, thorough: bool) -> tuple[tuple[dict[str, Tree], dict[str, Tree]] | None, str]:
         now = asyncio.get_running_loop().time
         began = now()

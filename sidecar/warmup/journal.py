@@ -14,8 +14,10 @@ from sidecar.warmup import sentences
 from sidecar.warmup.attempts import Attempt, Attempts, WarmPolicy
 from sidecar.warmup.bursts import Burst
 from sidecar.warmup.coverage import Matter
+from sidecar.warmup.deadly import Deadly
 from sidecar.warmup.evidence import Evidence, Witness
 from sidecar.warmup.planner import DrawLimits, Plan
+from sidecar.warmup.ranks import RankWatch
 from sidecar.warmup.records import StepRecord, burst_id
 from sidecar.warmup.results import WarmOutcome, WarmProgress
 
@@ -34,7 +36,8 @@ class Ended(Exception):
 class Journal:
     """What is known so far of one warm-up of one engine. `clock` gives monotonic seconds.
 
-    `matters` are the bursts that compiled something, by name: what the next pod replays.
+    `matters` are the bursts that compiled something, by name: what the next pod replays. `idle_ranks` made no progress
+    in the last round, although requests were sent to each.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class Journal:
         self.budget_s = min(policy.budget_s, plan.profile.budget.seconds or policy.budget_s)
         self.report: Callable[[WarmProgress], None] | None = None
         self.started = 0.0
-        self.steps = [StepRecord.of(step, frozenset(killers)) for step in plan.steps]
+        self.steps = [StepRecord.of(step, plan.profile.converge, frozenset(killers)) for step in plan.steps]
         self.known_killers = tuple(sorted(killers))
+        self.deadly = Deadly(killers)
         self.killers: list[str] = []
         self.kernels: Counter[str] = Counter()
         self.matters: dict[str, Matter] = {}
@@ -60,10 +64,13 @@ class Journal:
         self.requests = self.answered = self.round = self.draws = self.searched = 0
         self.blind, self.empty = "", False
         self.rounds_done = False
+        self.ranks = RankWatch(attempts.progress_by_rank)
+        self.idle_ranks: tuple[str, ...] = ()
         self._attempts = attempts
         self._witness = witness
         self._last_kernel = ""
         self._last: tuple[str, Burst] | None = None
+        self._planned = frozenset(burst_id(record.step, each.burst) for record in self.steps for each in record.bursts)
 
     # --- sending
 
@@ -76,6 +83,10 @@ class Journal:
     async def send(self, burst: Burst, name: str, when: str = "") -> tuple[Attempt, Evidence]:
         """Send a burst and look at what it compiled; the burst then matters to the next pod."""
         attempt = await self.send_blindly(burst, f"{when}: {name}" if when else name)
+        if attempt.blamed:
+            # What it compiled before it killed the engine is no reason to have the next pod send it.
+            self._last = None
+            return attempt, await self.look(name)
         return attempt, await self.look(name, burst)
 
     async def send_blindly(self, burst: Burst, activity: str) -> Attempt:
@@ -85,6 +96,8 @@ class Journal:
         attempt = await self._attempts.send(burst)
         self.requests += len(attempt.sent.completions)
         self.answered += sum(each.ok for each in attempt.sent.completions)
+        if attempt.verdict == "done":
+            self.deadly.answered(burst)
         return attempt
 
     async def look(self, name: str, burst: Burst | None = None, *, thorough: bool = False) -> Evidence:
@@ -151,13 +164,19 @@ class Journal:
             ),
         )
 
+    def left_out(self) -> tuple[str, ...]:
+        """Name what is not sent because an engine died of it: bursts of steps, and what was sent beyond them."""
+        return (*self.of_state("skipped"), *self.deadly.names)
+
     # --- endings
 
-    def judge(self, attempt: Attempt, name: str) -> None:
+    def judge(self, attempt: Attempt, name: str, burst: Burst) -> None:
         """Note a burst outside the steps that went wrong; ends the warm-up when nothing more can be sent."""
         if attempt.verdict in ("broken", "unsupported"):
             self.fail(attempt, name)
         elif attempt.verdict != "done":
+            if attempt.blamed:
+                self.killers.append(name if name in self._planned else self.deadly.add(burst, self.phase))
             self.stop(attempt, name)
 
     def fail(self, attempt: Attempt, name: str) -> None:
@@ -170,7 +189,7 @@ class Journal:
     def stop(self, attempt: Attempt, where: str) -> Never:
         """End the warm-up for something after which nothing more can be sent."""
         if attempt.verdict == "engine_gone":
-            told = sentences.engine_gone(where, attempt.detail, attempt.blamed)
+            told = sentences.engine_gone(where, attempt.detail, attempt.blamed, of_step=where in self._planned)
             self.end("engine_gone", attempt.reason, told)
         if attempt.verdict == "out_of_time":
             told = sentences.exhausted_by_budget(self.done(), self.budget_s, self.last_compiled())

@@ -12,6 +12,7 @@ from typing import Any
 
 from sidecar.warmup.bursts import Ask, Burst
 from sidecar.warmup.planner import Plan, PlannedStep
+from sidecar.warmup.recorded import quantiles
 
 #: Tokens of prompts a second, of an 8B model with FP8 weights on one H200: 8192 tokens in 0.156 s and 30000 in 0.79 s,
 #: 256 prompts of 128 in 0.67 s (h200_baseline, vLLM 0.25.1, 2026-11-29).
@@ -64,11 +65,26 @@ def outline(plan: Plan) -> dict[str, Any]:
         "requests": plan.requests,
         "tokens": plan.tokens,
         "random_draws": plan.profile.converge.random_draws,
+        "mix": _mix(plan),
         "unwarmed": plan.unwarmed,
         "notes": list(plan.notes),
         "not_applicable": list(plan.not_applicable),
         "steps": [_step(step) for step in plan.steps],
     }
+
+
+def _mix(plan: Plan) -> dict[str, Any]:
+    """Give what random draws follow: the profile's spans, or the quantiles of what users sent."""
+    users = plan.recorded
+    if users is None:
+        return {"source": "profile", **plan.profile.mix.model_dump(mode="json", by_alias=True)}
+    parts = {
+        "prompt_tokens": users.prompt_tokens,
+        "output_tokens": users.output_tokens,
+        "concurrency": users.concurrency,
+    }
+    found = {name: quantiles(part) for name, part in parts.items()}
+    return {"source": "recorded", "pods": users.pods, "requests": round(users.requests), **found}
 
 
 def _step(step: PlannedStep) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sidecar.warmup.bursts import Ask, Burst, single
 from sidecar.warmup.expansion import StepPlanner
 from sidecar.warmup.passages import PASSAGES
 from sidecar.warmup.profiles import Assume, Profile, Span
+from sidecar.warmup.recorded import Distribution, RecordedMix
 from sidecar.warmup.roles import for_role, unwarmed
 from sidecar.warmup.sizes import Limits, missing_classes, resolve
 from sidecar.warmup.task_expansion import TOKENS_PER_SECOND
@@ -27,6 +28,15 @@ from sidecar.warmup.widening import widened
 #: asked.
 KV_SHARE = 0.9
 CALIBRATION = "calibration"
+SCALES = (
+    "This engine fixes the scales of its KV cache from the first traffic it sees (calculate_kv_scales), for as long as it "
+    "runs: natural text is sent first, and the output is checked afterwards. A checkpoint with scales of its own is safer."
+)
+#: With recorded traffic, this share of sizes is drawn from the profile's mix all the same: users change their minds.
+PROFILE_SHARE = 0.1
+#: A burst of recorded traffic reads so many full steps of prompts at most, and makes so many tokens: which kernels run
+#: depends on what shares a step, not on how long each request has run.
+STEPS_READ, SHORT_PROMPT, OUTPUT_AT_MOST = 4, 16, 64
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,8 @@ class Plan:
     `clipped` and `dropped` say in sentences what the engine's limits changed, `warnings` what the profile
     lacks, `assumed` which limits the engine didn't tell, `not_applicable` which steps are about something this
     engine doesn't have. `unwarmed` says why nothing may be sent at all; there are no steps then. `role` and `work`
-    are what requests beyond the steps must be fitted to, see `fitted`.
+    are what requests beyond the steps must be fitted to, see `fitted`. `recorded` is the traffic of earlier pods that
+    random draws follow; None: they follow the profile's mix.
     """
 
     profile: Profile
@@ -70,11 +81,13 @@ class Plan:
     unwarmed: str = ""
     role: str | None = None
     work: Literal["embed", "score", "transcription"] | None = None
+    recorded: RecordedMix | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Give everything worth telling about the plan, a sentence each."""
-        first = tuple(each for each in (self.unwarmed, self.widened) if each)
+        told = self.recorded.sentence if self.recorded else ""
+        first = tuple(each for each in (self.unwarmed, self.widened, told) if each)
         return first + self.assumed + self.dropped + self.clipped + self.warnings
 
     @property
@@ -88,8 +101,8 @@ class Plan:
         return sum(step.tokens for step in self.steps)
 
 
-def make_plan(profile: Profile, facts: EngineFacts) -> Plan:
-    """Fit a profile to what the engine says of itself."""
+def make_plan(profile: Profile, facts: EngineFacts, recorded: RecordedMix | None = None) -> Plan:
+    """Fit a profile to what the engine says of itself; `recorded` is the traffic of earlier pods, where it is known."""
     limits, assumed = limits_of(facts, profile.assume)
     refused = unwarmed(facts)
     if refused:
@@ -109,16 +122,17 @@ def make_plan(profile: Profile, facts: EngineFacts) -> Plan:
         tuple(steps),
         planner.clipped,
         tuple(planner.dropped),
-        _class_warnings(steps, facts),
+        (*_class_warnings(steps, facts), *([SCALES] if facts.calculate_kv_scales and text else [])),
         assumed,
         widening,
         planner.not_applicable,
         role=facts.role,
-        work=_work_of(facts.tasks),
+        work=work_of(facts.tasks),
+        recorded=recorded if profile.search.mix == "auto" else None,
     )
 
 
-def _work_of(tasks: Sequence[str]) -> Literal["embed", "score", "transcription"] | None:
+def work_of(tasks: Sequence[str]) -> Literal["embed", "score", "transcription"] | None:
     """Say what an engine that generates no text is asked for instead; None where it does."""
     if not tasks or "generate" in tasks:
         return None
@@ -191,15 +205,25 @@ NO_LIMITS = DrawLimits()
 
 def draw_burst(plan: Plan, rng: random.Random, number: int, below: DrawLimits = NO_LIMITS) -> Burst:
     """Draw one burst from the traffic mix: how many requests at once, and the lengths of each."""
-    mix, limits = plan.profile.mix, plan.limits
-    count = min(_drawn(mix.concurrency, limits, rng), limits.max_num_seqs)
+    mix, limits, users = plan.profile.mix, plan.limits, plan.recorded
+    count = min(_drawn(mix.concurrency, limits, rng, users.concurrency if users else None), limits.max_num_seqs)
     count = int(max(1, min(count, below.concurrency - 1)))
     room = min(below.tokens - 1, math.inf if limits.kv_tokens is None else limits.kv_tokens * KV_SHARE)
+    to_read = math.inf if users is None else limits.max_num_batched_tokens * STEPS_READ
     asks: list[Ask] = []
     for _ in range(count):
-        output = min(_drawn(mix.output_tokens, limits, rng), max(1, limits.max_model_len // 2))
-        prompt = min(_drawn(mix.prompt_tokens, limits, rng), max(1, limits.max_model_len - output))
+        output = min(
+            _drawn(mix.output_tokens, limits, rng, users.output_tokens if users else None),
+            max(1, limits.max_model_len // 2),
+        )
+        output = output if users is None else min(output, OUTPUT_AT_MOST)
+        prompt = _drawn(mix.prompt_tokens, limits, rng, users.prompt_tokens if users else None)
+        prompt = min(prompt, max(1, limits.max_model_len - output))
         prompt = int(max(1, min(prompt, below.prompt - 1)))
+        if asks and prompt > to_read:
+            # What users have running has been read long ago; the batch is filled with prompts that are read at once.
+            prompt = min(prompt, SHORT_PROMPT)
+        to_read -= prompt
         if prompt + output > room:
             if asks:
                 break
@@ -210,9 +234,15 @@ def draw_burst(plan: Plan, rng: random.Random, number: int, below: DrawLimits = 
     return fitted(plan, single(f"draw {number}", *asks))
 
 
-def _drawn(span: Span, limits: Limits, rng: random.Random) -> int:
+def _drawn(span: Span, limits: Limits, rng: random.Random, users: Distribution | None) -> int:
+    """Draw one size with one number of `rng`: from what users sent, and from the profile's span for a share of draws."""
+    share = rng.random()
+    if users is not None:
+        if share >= PROFILE_SHARE:
+            return users.quantile((share - PROFILE_SHARE) / (1 - PROFILE_SHARE))
+        share /= PROFILE_SHARE
     low, high = sorted((resolve(span.start, limits), resolve(span.to, limits)))
-    return min(high, max(low, round(math.exp(rng.uniform(math.log(low), math.log(high))))))
+    return min(high, max(low, round(low * math.pow(high / low, share))))
 
 
 def _calibration(limits: Limits, role: str | None) -> PlannedStep:

@@ -9,10 +9,11 @@ import dataclasses
 import functools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from sidecar.engines.long_prompt import LONG, LongPrompt, Pool
 from sidecar.engines.protocol import CompletionRequest
 from sidecar.warmup.asks import addressed
 from sidecar.warmup.bursts import Ask, Burst
@@ -46,28 +47,30 @@ class PromptSource:
     rng: random.Random
     vocab_size: int
     _made: int = 0
-    _pool: tuple[int, ...] = field(default=(), repr=False)
+    _pool: Pool = field(default=Pool(()), repr=False)
     _run: str = ""
 
     def __post_init__(self) -> None:
         ids = usable_ids(self.vocab_size)
-        self._pool = tuple(self.rng.choices(ids, k=POOL))
+        self._pool = Pool(self.rng.choices(ids, k=POOL))
         self._run = f"{self.rng.getrandbits(64):016x}"
         self._made = self.rng.randrange(len(ids) ** HEAD)
 
-    def tokens(self, count: int) -> tuple[int, ...]:
-        """Make a prompt of so many token ids; those of three tokens and more never repeat within a run."""
+    def tokens(self, count: int) -> Sequence[int]:
+        """Make a prompt of so many token ids; those of three tokens and more never repeat within a run.
+
+        Short ones are tuples.
+        """
         ids = usable_ids(self.vocab_size)
         self._made += 1
         number, head = self._made, []
         for _ in range(min(HEAD, count)):
             number, digit = divmod(number, len(ids))
             head.append(ids[digit])
-        start, missing = self.rng.randrange(POOL), count - len(head)
-        body: tuple[int, ...] = self._pool[start : start + missing]
-        while len(body) < missing:
-            body += self._pool[: missing - len(body)]
-        return (*head, *body)
+        start = self.rng.randrange(POOL)
+        if count > LONG:
+            return LongPrompt(head, self._pool, start, count)
+        return (*head, *self._pool.cut(start, count - len(head)))
 
     def salt(self) -> str:
         """Make a cache salt that no other burst and no other run has."""
@@ -103,13 +106,13 @@ class PromptSource:
         """Make all requests of a burst at once, a list for each phase."""
         return [[draft() for draft in phase] for phase in self.drafts(burst, deadline_s)]
 
-    def _request(self, ask: Ask, prefix: tuple[int, ...], salt: str | None, deadline_s: float) -> CompletionRequest:
-        prompt: tuple[int, ...] | str | None = None
+    def _request(self, ask: Ask, prefix: Sequence[int], salt: str | None, deadline_s: float) -> CompletionRequest:
+        prompt: Sequence[int] | str | None = None
         if ask.text is not None:
             prompt = ask.text
         elif ask.messages is None:
             own = self.tokens(ask.prompt_tokens - ask.prefix_tokens) if ask.prompt_tokens > ask.prefix_tokens else ()
-            prompt = (*prefix[: ask.prefix_tokens], *own)
+            prompt = (*prefix[: ask.prefix_tokens], *own) if prefix else own
         request = CompletionRequest(
             prompt=prompt,
             messages=ask.messages,

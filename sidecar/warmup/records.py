@@ -13,7 +13,7 @@ from sidecar.warmup.bursts import Burst
 from sidecar.warmup.evidence import Evidence
 from sidecar.warmup.planner import PlannedStep
 from sidecar.warmup.profiles import Converge
-from sidecar.warmup.results import StepResult, StepState
+from sidecar.warmup.results import Stall, StepResult, StepState
 from sidecar.warmup.traffic import Sent
 
 BurstState = Literal["open", "done", "unsupported", "failed", "killer", "skipped"]
@@ -33,6 +33,7 @@ class BurstRecord:
     last_s: float | None = None
     detail: str = ""
     loaded: bool = False
+    passes: list[float] = field(default_factory=list)
 
     @property
     def open(self) -> bool:
@@ -48,6 +49,7 @@ class BurstRecord:
         self.first_s = slowest if self.first_s is None else self.first_s
         self.best_s = slowest if self.best_s is None else min(self.best_s, slowest)
         self.last_s = slowest
+        self.passes.append(slowest)
 
     def flat(self, converge: Converge) -> bool:
         """Say whether the last pass was as fast as the best one, within the tolerance or the noise floor."""
@@ -55,7 +57,15 @@ class BurstRecord:
             return False
         if self.last_s is None or self.best_s is None:
             return True
-        return self.last_s <= max(self.best_s * converge.tolerance, self.best_s + converge.floor_s)
+        return self.last_s <= _flat_below(self.best_s, converge)
+
+    def absorbed(self, converge: Converge) -> Stall | None:
+        """Say by how much passes were slower than the best one, where that is more than noise."""
+        best = self.best_s
+        slow = [] if best is None else [each for each in self.passes if each > _flat_below(best, converge)]
+        if best is None or not slow:
+            return None
+        return Stall(self.burst.key, max(slow), best, sum(slow) - best * len(slow))
 
     @property
     def stall(self) -> str:
@@ -70,6 +80,7 @@ class StepRecord:
     """The books of one step: its bursts, and sums over all of its passes."""
 
     step: PlannedStep
+    converge: Converge
     bursts: list[BurstRecord] = field(default_factory=list)
     requests: int = 0
     tokens: int = 0
@@ -79,9 +90,9 @@ class StepRecord:
     running: bool = False
 
     @classmethod
-    def of(cls, step: PlannedStep, killers: frozenset[str]) -> StepRecord:
+    def of(cls, step: PlannedStep, converge: Converge, killers: frozenset[str]) -> StepRecord:
         """Open the books of a step, without bursts that killed an engine before, and larger ones."""
-        record = cls(step, [BurstRecord(burst) for burst in step.bursts])
+        record = cls(step, converge, [BurstRecord(burst) for burst in step.bursts])
         deadly = [burst for burst in step.bursts if burst_id(step, burst) in killers]
         for each in record.bursts:
             if any(each.burst is burst or each.burst.tokens > burst.tokens for burst in deadly):
@@ -128,6 +139,7 @@ class StepRecord:
             detail=self._detail(),
             seconds=self.seconds,
             rounds=self.rounds,
+            stalls=tuple(stall for each in self.bursts if (stall := each.absorbed(self.converge)) is not None),
         )
 
     def _detail(self) -> str:
@@ -142,6 +154,10 @@ class StepRecord:
 def burst_id(step: PlannedStep, burst: Burst) -> str:
     """Name a burst across warm-ups of a pod."""
     return f"{step.name}/{burst.key}"
+
+
+def _flat_below(best_s: float, converge: Converge) -> float:
+    return max(best_s * converge.tolerance, best_s + converge.floor_s)
 
 
 def _named(keys: list[str]) -> str:

@@ -43,7 +43,7 @@ async def replay(journal: Journal, coverage: Coverage) -> Replayed:
     for index, (name, burst) in enumerate(bursts, start=1):
         attempt = await journal.send_blindly(burst, f"replay {index} of {len(bursts)}: {name}")
         requests += burst.requests
-        journal.judge(attempt, name)
+        journal.judge(attempt, name, burst)
         if index % BURSTS_A_LOOK == 0 or index == len(bursts):
             _enter(await journal.look("the replay"), lost, families)
     return Replayed(len(bursts), requests, tuple(lost), families)
@@ -67,7 +67,7 @@ def _fitting(journal: Journal, coverage: Coverage) -> list[tuple[str, Burst]]:
             and burst.longest_prompt < below.prompt
             and (limits.kv_tokens is None or burst.tokens <= limits.kv_tokens)
         )
-        if fits and each.name not in left_out:
+        if fits and each.name not in left_out and not journal.deadly.is_known(burst):
             # What was drawn at random has the same names in every pod.
             found[each.name if each.name in planned else repr(burst)] = (each.name, burst)
     return sorted(found.values(), key=lambda each: each[1].tokens)

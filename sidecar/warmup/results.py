@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sidecar.warmup.coverage import Coverage
 
 StepState = Literal["pending", "running", "done", "unsupported", "failed", "killer"]
-WarmOutcome = Literal["converged", "exhausted", "failed", "engine_gone", "disabled"]
-VerifyOutcome = Literal["passed", "degenerate", "failed", "engine_gone"]
+WarmOutcome = Literal["converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed"]
+VerifyOutcome = Literal["passed", "degenerate", "failed", "engine_gone", "skipped"]
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -24,12 +24,32 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """A burst that was slower in some passes than at its best, beyond the profile's tolerance. Seconds.
+
+    `slowest_s` is its slowest pass and `steady_s` its best one; `absorbed_s` sums up over all slow passes what they took
+    beyond the best one: the wait that live traffic has no more.
+    """
+
+    burst: str
+    slowest_s: float
+    steady_s: float
+    absorbed_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all fields, times rounded to 0.1 ms."""
+        times = {name: _rounded(getattr(self, name)) for name in ("slowest_s", "steady_s", "absorbed_s")}
+        return {"burst": self.burst, **times}
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """How one step of the profile went so far. Times in seconds.
 
     `ttft_first_s`, `ttft_best_s` and `ttft_last_s` are the slowest request of the step in its first, best and
     latest pass: what a user would have waited without warm-up, and waits now. `tokens` counts prompt and
-    output of all requests, `kernels` what was compiled while the step ran, `rounds` how often it ran.
+    output of all requests, `kernels` what was compiled while the step ran, `rounds` how often it ran. `stalls` has
+    every burst that stalled, not the slowest one alone.
     """
 
     name: str
@@ -44,11 +64,18 @@ class StepResult:
     detail: str = ""
     seconds: float = 0.0
     rounds: int = 0
+    stalls: tuple[Stall, ...] = ()
+
+    @property
+    def stall_s(self) -> float:
+        """Sum up what all bursts waited beyond their best pass, in seconds."""
+        return sum(each.absorbed_s for each in self.stalls)
 
     def to_json(self) -> dict[str, Any]:
-        """Give all fields, times rounded to 0.1 ms."""
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for name in ("ttft_first_s", "ttft_best_s", "ttft_last_s", "seconds"):
+        """Give all fields, times rounded to 0.1 ms; of the stalls their number and sum."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "stalls"}
+        values |= {"stalls": len(self.stalls), "stall_s": self.stall_s}
+        for name in ("ttft_first_s", "ttft_best_s", "ttft_last_s", "seconds", "stall_s"):
             values[name] = _rounded(values[name])
         return values
 
@@ -86,14 +113,15 @@ class WarmProgress:
 
 @dataclass(frozen=True, slots=True)
 class WarmResult:
-    """How a warm-up ended.
+    """How a warm-up ended. `disabled`: nobody wants one; `unwarmed`: nothing could be sent to this engine.
 
     `reason` is a short word for metrics (`warmup_http_500`, `budget`, …), `sentence` the same for people.
     `kernels` counts what was compiled per family, `killers` names the bursts (`step/burst`) during which the
     engine died, so that the next warm-up of this pod leaves them out. `residual_risk` is the share of the
     traffic mix that may still compile, at 95 % confidence; None when no random draws were made.
 
-    `searched` counts the requests of the search, `open` names ranges of sizes that are not covered. `replayed`
+    `searched` counts the requests of the search, `open` names ranges of sizes that are not covered, `idle_ranks`
+    data-parallel ranks that no request has reached. `replayed`
     counts the bursts of earlier pods that were sent again, `lost` names the kernels that they compiled again
     although an earlier pod had compiled them, `lost_kernels` counts these per family. `coverage` is what the next
     pod can go on from; None when nothing is known that helps it.
@@ -115,6 +143,7 @@ class WarmResult:
     notes: tuple[str, ...] = ()
     searched: int = 0
     open: tuple[str, ...] = ()
+    idle_ranks: tuple[str, ...] = ()
     replayed: int = 0
     lost: tuple[str, ...] = ()
     lost_kernels: Mapping[str, int] = field(default_factory=dict)
@@ -140,6 +169,7 @@ class WarmResult:
             "notes": list(self.notes),
             "searched": self.searched,
             "open": list(self.open),
+            "idle_ranks": list(self.idle_ranks),
             "replayed": self.replayed,
             "lost": list(self.lost),
             "lost_kernels": dict(self.lost_kernels),
@@ -159,7 +189,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """How the output check ended. `degenerate`: the engine answers, and what it says can't be right."""
+    """How the output check ended.
+
+    `degenerate`: the engine answers, and what it says can't be right. `skipped`: nothing that tells could be asked.
+    """
 
     outcome: VerifyOutcome
     sentence: str

@@ -36,9 +36,11 @@ class Rounds:
         journal.phase = "rounds"
         while True:
             journal.round += 1
+            await journal.ranks.begin()
             compiled = await self._one_round()
             slow, late = ([], 0) if compiled else await self._settle()
             compiled += late
+            journal.idle_ranks = await journal.ranks.idle()
             wanted = max(self._converge.clean_rounds, BLIND_ROUNDS if journal.blind or journal.empty else 1)
             clean = 0 if compiled or slow else clean + 1
             if clean >= wanted:

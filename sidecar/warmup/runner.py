@@ -52,10 +52,11 @@ class WarmupRunner:
         prompts = PromptSource(rng, plan.limits.vocab_size)
         attempts = Attempts(engine, Traffic(engine, prompts, clock, asleep), policy, clock)
         self._journal = Journal(plan, attempts, evidence, policy, clock, killers)
-        self._searcher = Searcher(plan, self._terms, self._journal.limits())
+        self._searcher = Searcher(plan, self._terms, self._journal.limits(), self._journal.deadly.leaves_out)
         self._rounds = Rounds(self._journal, self._searcher.learn)
         self._draws = Draws(self._journal, rng, self._follow)
         self._digest = plan_digest(plan)
+        self._mix = "recorded" if plan.recorded else "profile"
         self._earlier = coverage
         self._same_plan = coverage is not None and coverage.plan == self._digest
         self._replayed = Replayed()
@@ -66,9 +67,11 @@ class WarmupRunner:
         """Warm the engine and say how it ended; never raises for what the engine does. Can be cancelled."""
         journal = self._journal
         journal.report, journal.started = on_progress, journal.clock()
-        if journal.budget_s <= 0 or not journal.steps:
-            why = "the budget is 0" if journal.steps else "no step of the profile fits this engine"
-            return self._result("disabled", "disabled", f"No warm-up traffic was sent, because {why}.")
+        if journal.budget_s <= 0:
+            return self._result("disabled", "disabled", "No warm-up traffic was sent, because the budget is 0.")
+        if not journal.steps:
+            reason = "no_safe_payload" if self._plan.unwarmed else "no_steps"
+            return self._result("unwarmed", reason, sentences.unwarmed(self._plan.unwarmed, self._plan.not_applicable))
         try:
             await journal.begin()
             if not await self._proven_by_replay():
@@ -87,6 +90,7 @@ class WarmupRunner:
         if earlier is None or journal.blind or journal.empty:
             return False
         journal.phase = "replay"
+        await journal.ranks.begin()
         # An engine that calibrates itself from its first traffic must see text first.
         await self._rounds.once(lambda step: step.name == CALIBRATION)
         self._replayed = await replay(journal, earlier)
@@ -94,13 +98,15 @@ class WarmupRunner:
             return False
         self._searcher.visited(earlier.sizes)
         self._trusted = True
-        if not earlier.converged or self._left_out():
+        if not earlier.converged or journal.left_out():
             return False
         compiled = await self._rounds.once(lambda step: step.kind not in SIZED_KINDS and step.name != CALIBRATION)
         if compiled or not journal.answered or not await self._draws.one_set(self._terms.replay_draws):
             self._trusted = False
             return False
-        return True
+        # What no request reached is not proven by what the others compiled, or did not.
+        self._trusted = not await journal.ranks.idle()
+        return self._trusted
 
     async def _search(self) -> None:
         if not self._terms.enabled:
@@ -125,9 +131,12 @@ class WarmupRunner:
             return self._result("failed", reason, sentences.broken(first, len(journal.failures)))
         if journal.blind:
             return self._result("exhausted", "blind", sentences.blind(journal.done(), journal.blind))
-        if self._left_out():
-            told = sentences.killers_left_out(journal.done(), self._left_out())
+        if journal.left_out():
+            told = sentences.killers_left_out(journal.done(), journal.left_out())
             return self._result("exhausted", "killers_left_out", told)
+        if journal.idle_ranks:
+            told = sentences.idle_ranks(journal.done(), journal.idle_ranks)
+            return self._result("exhausted", "idle_ranks", told)
         if self._open():
             return self._result("exhausted", "coverage", sentences.not_covered(journal.done(), self._open()))
         told = sentences.converged(journal.done(), self._proof(), self._unsupported(), journal.empty)
@@ -140,11 +149,14 @@ class WarmupRunner:
             replayed=self._replayed.bursts if self._trusted else 0,
             rounds=self._journal.round,
             lost=len(self._replayed.lost) or self._replayed.compiled,
+            recorded=self._mix == "recorded",
         )
 
     def _earlier_draws(self) -> int:
-        """Count the draws of earlier pods that still say something: no kernel was compiled since."""
-        return self._earlier.draws if self._earlier and self._trusted and not self._journal.kernels else 0
+        """Count the draws of earlier pods that still say something: of the same mix, and no kernel was compiled since."""
+        earlier = self._earlier
+        same = earlier is not None and self._trusted and earlier.mix == self._mix
+        return earlier.draws if earlier and same and not self._journal.kernels else 0
 
     def _open(self) -> tuple[str, ...]:
         return self._searcher.open_points() if self._terms.enabled and not self._by_replay() else ()
@@ -152,21 +164,22 @@ class WarmupRunner:
     def _by_replay(self) -> bool:
         return self._trusted and self._journal.round == 0
 
-    def _left_out(self) -> tuple[str, ...]:
-        return self._journal.of_state("skipped")
-
     def _unsupported(self) -> tuple[str, ...]:
         return self._journal.of_state("unsupported")
 
     def _coverage(self, outcome: WarmOutcome) -> Coverage | None:
         """Give what the next pod can go on from: what mattered before and now, and how far this warm-up came."""
         journal, earlier = self._journal, self._earlier
-        if outcome == "disabled" or journal.blind or journal.empty:
+        if outcome in ("disabled", "unwarmed") or journal.blind or journal.empty:
             return earlier
         sizes = self._searcher.sizes()
         if earlier is not None and self._same_plan and not self._replayed.compiled:
             sizes = {name: tuple(sorted({*earlier.sizes.get(name, ()), *found})) for name, found in sizes.items()}
-        matters = {(each.name, repr(each.burst)): each for each in (earlier.matters if earlier else ())}
+        matters = {
+            (each.name, repr(each.burst)): each
+            for each in (earlier.matters if earlier else ())
+            if each.name not in journal.killers and not (each.burst and journal.deadly.is_known(each.burst))
+        }
         for each in journal.matters.values():
             known = matters.get((each.name, repr(each.burst)))
             names = each.names | known.names if known else each.names
@@ -178,6 +191,7 @@ class WarmupRunner:
             draws=self._earlier_draws() + journal.draws,
             sizes=sizes,
             matters=tuple(matters.values()),
+            mix=self._mix,
         )
 
     def _result(self, outcome: WarmOutcome, reason: str, sentence: str) -> WarmResult:
@@ -201,7 +215,8 @@ class WarmupRunner:
             residual_risk=sentences.rule_of_three(draws) if draws and not journal.blind and not journal.empty else None,
             notes=self._plan.notes,
             searched=journal.searched,
-            open=self._open() if outcome != "disabled" else (),
+            idle_ranks=journal.idle_ranks,
+            open=self._open() if outcome not in ("disabled", "unwarmed") else (),
             replayed=self._replayed.bursts,
             lost=self._replayed.lost,
             lost_kernels=dict(self._replayed.families or {}),

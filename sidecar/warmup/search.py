@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sidecar.warmup.bursts import Ask, Burst, single
@@ -45,11 +45,18 @@ class Probe:
 class Searcher:
     """Knows which sizes were visited and what they compiled, and names the burst that tells most next.
 
-    `below`: what an engine died of is not tried again.
+    `below` and `leaves_out`: what an engine died of is not tried again.
     """
 
-    def __init__(self, plan: Plan, terms: Search, below: DrawLimits) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        terms: Search,
+        below: DrawLimits,
+        leaves_out: Callable[[Burst], bool] = lambda _: False,
+    ) -> None:
         self.terms = terms
+        self.leaves_out = leaves_out
         self._plan = plan
         self._limits = plan.limits
         self._below = below
@@ -75,6 +82,7 @@ class Searcher:
         }
         self._around: deque[tuple[int, Burst]] = deque()
         self._tried: set[tuple[object, ...]] = set()
+        self._passed_over: dict[str, set[int]] = {}
 
     def _crowd(self, wanted: int) -> int:
         """Clip a batch to the engine's sequences and to what the KV cache holds of short requests."""
@@ -84,7 +92,7 @@ class Searcher:
     def _batch(self, size: int) -> Probe:
         """Meet all batches by one staircase; where the engine has no room for one, this batch alone."""
         stairs = _staircase(self.batches.low, self.batches.high)
-        if self._fits(stairs):
+        if self._fits(stairs) and not self.leaves_out(stairs):
             return Probe(BATCHES, fitted(self._plan, stairs), scale=self.batches)
         output = max(1, min(PROBE_OUTPUT + ARRIVAL_STEPS, self._limits.max_model_len // 2))
         ask = Ask(size, min(BATCH_PROMPT, max(1, self._limits.max_model_len - output)), output)
@@ -142,6 +150,12 @@ class Searcher:
         else:
             probe.scale.visit(probe.size, names)
 
+    def leave_out(self, probe: Probe) -> None:
+        """Pass over what `next` gave without sending it, so that it is not given again and not told as visited."""
+        if probe.scale is not None:
+            self._passed_over.setdefault(probe.scale.name, set()).add(probe.size)
+            probe.scale.visit(probe.size)
+
     def put_back(self, probe: Probe) -> None:
         """Take back what was not sent after all; what lies on a scale is open as long as it isn't visited."""
         if probe.scale is None:
@@ -163,7 +177,10 @@ class Searcher:
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """List the visited sizes by scale, for the next pod."""
-        return {scale.name: scale.visited for scale in self._scales()}
+        return {
+            scale.name: tuple(size for size in scale.visited if size not in self._passed_over.get(scale.name, ()))
+            for scale in self._scales()
+        }
 
     @staticmethod
     def _is_plain(burst: Burst) -> bool:
@@ -218,10 +235,13 @@ async def search(journal: Journal, searcher: Searcher, until: float) -> bool:
         if journal.clock() >= until or journal.searched + probe.burst.requests > searcher.terms.max_requests:
             searcher.put_back(probe)
             return False
+        if searcher.leaves_out(probe.burst):
+            searcher.leave_out(probe)
+            continue
         name = f"search, {probe.name}"
         attempt, evidence = await journal.send(probe.burst, name)
         journal.searched += probe.burst.requests
-        journal.judge(attempt, name)
+        journal.judge(attempt, name, probe.burst)
         searcher.sent(probe, evidence.identity)
     return True
 

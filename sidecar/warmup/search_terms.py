@@ -5,6 +5,8 @@ What is searched and when it is enough is decided in `search.py`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from sidecar.warmup.steps import Strict
@@ -18,7 +20,8 @@ class Search(Strict):
     of which one compiled, or both something else, is split until it is this small. `budget_share` and
     `max_requests` cap the whole search; what is open then is said, and the next pod goes on there. `rounds`: so
     often the surroundings of what compiled are tried. `replay_draws`: random draws after a replay without
-    evidence; they count together with those of the pods before.
+    evidence; they count together with those of the pods before. `mix`: with `auto` random draws follow the traffic that
+    earlier pods recorded, where there is a record, with `profile` always the profile's.
     """
 
     enabled: bool = True
@@ -28,3 +31,4 @@ class Search(Strict):
     max_requests: int = Field(20_000, ge=1, le=1_000_000)
     rounds: int = Field(6, ge=0, le=100)
     replay_draws: int = Field(20, ge=0, le=100_000)
+    mix: Literal["auto", "profile"] = "auto"

@@ -18,6 +18,7 @@ class Proof:
     replayed: int = 0
     rounds: int = 1
     lost: int = 0
+    recorded: bool = False
 
 
 def rule_of_three(draws: int) -> float:
@@ -59,8 +60,9 @@ def _proven_by(proof: Proof) -> str:
         return f"{basis} compiled nothing; no random draws were made, so nothing is known beyond the steps"
     counted = f", with the {proof.earlier_draws} of earlier pods" if proof.earlier_draws else ""
     share = rule_of_three(draws) * 100
+    mix = "traffic mix that earlier pods recorded" if proof.recorded else "traffic mix"
     return (
-        f"{basis} and {proof.draws} random draws compiled nothing: at most {share:.2g} % of the traffic mix "
+        f"{basis} and {proof.draws} random draws compiled nothing: at most {share:.2g} % of the {mix} "
         f"may still compile (95 % confidence{counted})"
     )
 
@@ -87,6 +89,17 @@ def not_flat(slow: Sequence[str]) -> str:
     """Say which bursts still stall, without a kernel file that explains it."""
     shown = ", ".join(slow[:3]) + (f" and {len(slow) - 3} more" if len(slow) > 3 else "")
     return f"{shown}: something stalls them that writes no kernel file."
+
+
+def unwarmed(why: str, not_applicable: Sequence[str]) -> str:
+    """Say why nothing at all was sent."""
+    if why:
+        return f"No warm-up traffic was sent. {why} Its first requests from a peer compile what is missing."
+    shown = " ".join(not_applicable[:2])
+    return (
+        f"No warm-up traffic was sent, because no step of the profile fits this engine. {shown} "
+        "Set WARMUP_PROFILE to a profile for its task."
+    ).replace("  ", " ")
 
 
 def exhausted_by_budget(done: str, budget_s: float, open_point: str) -> str:
@@ -121,6 +134,16 @@ def killers_left_out(done: str, killers: Sequence[str]) -> str:
     )
 
 
+def idle_ranks(done: str, ranks: Sequence[str]) -> str:
+    """Say which data-parallel ranks no request has reached, so that nothing is known of their kernels."""
+    named = f"rank{_s(len(ranks))} {', '.join(ranks)}"
+    return (
+        f"Warm but for data-parallel {named}, which made no progress in the last round, so nothing is known of the kernels "
+        f"there. {done}. Check that requests with the header X-data-parallel-rank reach each rank through this port, and "
+        "that the profile has a step of kind data_parallel."
+    )
+
+
 def broken(first: str, count: int) -> str:
     """Say that the engine answers real requests with errors."""
     more = f", and {count - 1} more" if count > 1 else ""
@@ -151,10 +174,11 @@ def timed_out(where: str, detail: str) -> str:
     )
 
 
-def engine_gone(where: str, detail: str, blamed: bool) -> str:
+def engine_gone(where: str, detail: str, blamed: bool, *, of_step: bool) -> str:
     """Say that the engine died, and of what as far as is known."""
     if blamed:
-        return f"The engine died during {where}: {detail}. This and what is larger is left out now."
+        left_out = "This and what is larger is left out now." if of_step else "It is not sent to this engine again."
+        return f"The engine died during {where}: {detail}. {left_out}"
     return f"The engine was gone before {where} could be sent: {detail}."
 
 

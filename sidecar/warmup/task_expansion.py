@@ -17,6 +17,7 @@ from sidecar.warmup.sizes import Limits, resolve_all
 from sidecar.warmup.steps import StepBase
 from sidecar.warmup.task_steps import (
     AdaptersStep,
+    AudioStep,
     DataParallelStep,
     EmbeddingsStep,
     ImageStep,
@@ -52,6 +53,7 @@ class TaskExpansion:
             RerankStep: self._rerank,
             TranscriptionStep: self._transcription,
             ImageStep: self._image,
+            AudioStep: self._audio,
         }
 
     def _none(self, step: StepBase, why: str) -> list[Burst]:
@@ -163,6 +165,22 @@ class TaskExpansion:
             ask = OtherAsk(1, seen + TEXT_TOKENS, output, messages=messages, picture=width)
             for count in self._clip.batches(step, step.concurrency, ask.tokens):
                 found.append(single(times(count, f"{width} pixels"), replace(ask, count=count)))
+        return found
+
+    def _audio(self, step: AudioStep) -> list[Burst]:
+        if self._facts.sounds is not True:
+            why = "takes no recordings" if self._facts.sounds is False else "doesn't tell whether it takes recordings"
+            return self._none(step, f"the engine {why}")
+        if self._facts.chat is False:
+            return self._none(step, "the engine has no chat template")
+        output = self._clip.output(step.output_tokens)
+        messages = ({"role": "user", "content": step.text},)
+        found = []
+        for seconds in sorted(set(step.seconds)):
+            heard = max(1, int(seconds * TOKENS_PER_SECOND))
+            ask = OtherAsk(1, heard + TEXT_TOKENS, output, messages=messages, audio_s=seconds)
+            for count in self._clip.batches(step, step.concurrency, ask.tokens):
+                found.append(single(times(count, f"{seconds:g} s"), replace(ask, count=count)))
         return found
 
 

@@ -109,6 +109,19 @@ class ImageStep(StepBase):
     output_tokens: int = Field(8, ge=1, le=4096)
 
 
+class AudioStep(StepBase):
+    """Chat messages with one generated recording of each length, in seconds, for models that listen and answer.
+
+    Models that only write down what was said have `transcription`.
+    """
+
+    kind: Literal["audio"]
+    seconds: tuple[Annotated[float, Field(gt=0, le=600)], ...] = Field((1.0,), min_length=1)
+    concurrency: Sizes = (1,)
+    text: str = "Say in one sentence what can be heard."
+    output_tokens: int = Field(8, ge=1, le=4096)
+
+
 AnyStep = Annotated[
     PrefillStep
     | DecodeStep
@@ -125,7 +138,8 @@ AnyStep = Annotated[
     | ScoreStep
     | RerankStep
     | TranscriptionStep
-    | ImageStep,
+    | ImageStep
+    | AudioStep,
     Field(discriminator="kind"),
 ]
 

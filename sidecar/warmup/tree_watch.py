@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches.families import Family
-from sidecar.caches.scan import Entry, Tree
+from sidecar.caches.scan import Entry, Tree, count_kernels
 
 
 @dataclass(slots=True)
@@ -42,6 +42,19 @@ class TreeWatch:
     def empty(self) -> bool:
         """Say whether no family held a file at the last look."""
         return not any(folder.files for folders in self._known.values() for folder in folders.values())
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Count files, bytes and kernels of each family that held any at the last look."""
+        found: dict[str, dict[str, int]] = {}
+        for family in self.families:
+            trees = [folder.files for folder in self._known.get(family.name, {}).values() if folder.files]
+            if trees:
+                found[family.name] = {
+                    "files": sum(map(len, trees)),
+                    "bytes": sum(entry.size for tree in trees for entry in tree.values()),
+                    "kernels": sum(count_kernels(family, tree) for tree in trees),
+                }
+        return found
 
     def look(self, *, thorough: bool) -> tuple[dict[str, Tree], dict[str, Tree]]:
         """Give the files of all folders that changed, as they were and as they are, by family.

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 
 from sidecar.engines.protocol import Completion, CompletionRequest, Engine, EngineFacts
 from sidecar.warmup.degenerate import same_everywhere, what_is_wrong
+from sidecar.warmup.other_output import answers
 from sidecar.warmup.passages import PASSAGES, QUESTIONS, SHARED
+from sidecar.warmup.planner import work_of
 from sidecar.warmup.results import Check, VerifyOutcome, VerifyResult
+from sidecar.warmup.roles import unwarmed
 
 #: Long enough to see a loop, short enough to take well under a second on a GPU. Tokens.
 TOKENS = 32
@@ -67,6 +70,8 @@ async def verify(engine: Engine, facts: EngineFacts, deadline_s: float = 120.0, 
     FP8 KV caches show with concurrent requests that hit the prefix cache. `deadline_s` is for each request.
     `salt`, when it differs between checks, makes each start with an empty prefix cache.
     """
+    if (other := await _without_text(engine, facts, deadline_s)) is not None:
+        return other
     shape = _Shape(facts.max_model_len, TOKENS, deadline_s, salt, {"logprobs": 1})
     alone = [("alone", shape.request(text, seed)) for seed, text in enumerate(PASSAGES[:2], start=11)]
     together = [("together", shape.request(SHARED + text, seed)) for seed, text in enumerate(QUESTIONS, start=21)]
@@ -76,9 +81,20 @@ async def verify(engine: Engine, facts: EngineFacts, deadline_s: float = 120.0, 
 
 async def canary(engine: Engine, facts: EngineFacts, deadline_s: float = 30.0) -> VerifyResult:
     """Send one short request and check that it is answered with something that is not degenerate."""
+    if (other := await _without_text(engine, facts, deadline_s)) is not None:
+        return other
     # No log-probabilities: where nothing has asked for them yet, the first request compiles for seconds.
     shape = _Shape(facts.max_model_len, CANARY_TOKENS, deadline_s, "", {})
     return await _check(engine, [[("canary", shape.request(PASSAGES[0], 31))]])
+
+
+async def _without_text(engine: Engine, facts: EngineFacts, deadline_s: float) -> VerifyResult | None:
+    """Check an engine that must not be sent plain requests, or that generates no text; None for all others."""
+    refused = unwarmed(facts)
+    if refused:
+        return VerifyResult("skipped", f"The output is not checked. {refused}")
+    work = work_of(facts.tasks)
+    return None if work is None else await answers(engine, work, deadline_s)
 
 
 async def _check(engine: Engine, groups: Sequence[Sequence[tuple[str, CompletionRequest]]]) -> VerifyResult:
@@ -152,6 +168,9 @@ def _failed(asked: Iterable[_Asked]) -> VerifyResult:
     everything = list(asked)
     bad = next(each for each in everything if not each.completion.ok)
     outcome: VerifyOutcome = "engine_gone" if bad.completion.error_kind in _GONE else "failed"
+    if bad.completion.error_kind == "unsupported":
+        told = f"The output can't be checked, since the engine takes no requests for text: {bad.completion.error}."
+        return VerifyResult("skipped", told)
     checks = tuple(
         Check(each.name, each.completion.ok, each.completion.error or "", each.completion.total_s)
         for each in everything

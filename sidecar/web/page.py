@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from sidecar.web import figures, journey, panels, parts, warmup_panels, words
+from sidecar.web import figures, gpu_panel, journey, panels, parts, warmup_panels, words
 from sidecar.web.markup import Element, element, raw, together
 from sidecar.web.style import STYLE
 
@@ -112,7 +112,7 @@ def _columns(status: Mapping[str, Any]) -> Element:
     things = (
         panels.restore(status),
         panels.engine(status),
-        panels.gpu(status),
+        gpu_panel.gpu(status),
         panels.golden(status),
         panels.publish(status),
     )

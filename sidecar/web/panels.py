@@ -1,8 +1,7 @@
-"""The cards of the status page, one function each: restore, engine, output, publish, GPU, events.
+"""The cards of the status page, one function each: restore, engine, output, publish, events.
 
 Each reads its section of `/status` and copes with whatever is missing or odd in it. The cards about compiling
-are in
-`warmup_panels.py`.
+are in `warmup_panels.py`, the one about GPUs in `gpu_panel.py`.
 """
 
 from __future__ import annotations
@@ -122,6 +121,7 @@ def engine(status: Mapping[str, Any]) -> Element:
             (words.plain(name).capitalize().replace("Kv ", "KV "), parts.value(value), sources.get(name))
             for name, value in limits.items()
         ),
+        ("KV cache", parts.section(found, "kv_cache").get("sentence"), parts.section(found, "kv_cache").get("restart")),
         ("Answered after", words.seconds(found.get("healthy_after_s")), None),
         ("Restarts", words.count(found.get("restarts")), None),
         ("Last exit", _exit(found.get("last_exit")), None),
@@ -193,49 +193,6 @@ def publish(status: Mapping[str, Any]) -> Element:
             ]
         ),
         tag=parts.tag(found.get("outcome", "pending")),
-    )
-
-
-def gpu(status: Mapping[str, Any]) -> Element | None:
-    """Show each GPU, or why none is seen; nothing when NVML isn't used at all."""
-    found = parts.section(status, "gpu")
-    if not found:
-        return None
-    gpus = parts.mappings(found, "gpus")
-    if not gpus:
-        reason = found.get("unavailable") or "NVML lists no GPU."
-        return parts.card(
-            "GPU",
-            "gpu",
-            element("p", reason, class_="soft"),
-            tag=parts.tag("unavailable" if found.get("unavailable") else "none"),
-        )
-    return parts.card(
-        "GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs",
-        "gpu",
-        [_one_gpu(each) for each in gpus],
-        parts.facts([("Driver", found.get("driver"), None)]),
-    )
-
-
-def _one_gpu(found: Mapping[str, Any]) -> Element:
-    busy, used = words.number(found.get("utilization_ratio")), words.number(found.get("memory_used_bytes"))
-    whole = words.number(found.get("memory_size_bytes"))
-    watts, celsius = words.number(found.get("power_watts")), words.number(found.get("temperature_celsius"))
-    more = [
-        f"{watts:.0f} W" if watts is not None else "",
-        f"{celsius:.0f} °C" if celsius is not None else "",
-        found.get("sm") or "",
-    ]
-    return element(
-        "div",
-        element("h3", f"{found.get('index', '')}: {found.get('name') or 'GPU'}"),
-        parts.gauge("Busy", busy, words.percent(busy)) if busy is not None else None,
-        parts.gauge("Memory", used / whole, f"{words.size(used)} of {words.size(whole)}")
-        if used is not None and whole
-        else None,
-        element("p", " · ".join(str(part) for part in more if part), class_="soft small"),
-        title=found.get("uuid"),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +49,15 @@ async def serve(board: Board, metrics: Metrics, host: str, port: int) -> Listeni
 
     Raises ListenFailed with who is there, if that can be seen.
     """
-    runner = _runner(make_app(board, metrics))
+    return await serve_app(make_app(board, metrics), host, port)
+
+
+async def serve_app(app: web.Application, host: str, port: int, tls: ssl.SSLContext | None = None) -> Listening:
+    """Answer an application's paths at host and port, over TLS where a context is given. Raises ListenFailed."""
+    runner = _runner(app)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host or None, port).start()
+        await web.TCPSite(runner, host or None, port, ssl_context=tls).start()
     except (OSError, OverflowError) as error:
         await runner.cleanup()
         raise ListenFailed(await _why(host, port, error)) from error

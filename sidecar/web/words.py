@@ -44,6 +44,7 @@ TONES: Mapping[str, str] = {
             "killer",
             "error",
             "unavailable",
+            "lost",
         ),
         "bad",
     ),

@@ -145,11 +145,15 @@ def deltas(place: Place, repeat: int) -> list[Figure]:
         shutil.rmtree(store)
     note = f"median of {repeat}, {cache_tree.KERNELS * 5 // 100 + 1} files, {(more + rest) / 1e6:.1f} MB"
     seconds = [one.seconds / full.seconds for one, full in zip(small, fulls, strict=True)]
+    computed = [one.cpu_s / full.cpu_s for one, full in zip(small, fulls, strict=True)]
     packed = [one.packed / full.packed for one, full in zip(small, fulls, strict=True)]
     return [
         Figure(part, "full publish", median([each.seconds for each in fulls]), "s", None, note),
         Figure(part, "publish of the delta", median([each.seconds for each in small]), "s", None, note),
+        Figure(part, "full publish, CPU", median([each.cpu_s for each in fulls]), "CPU s", None, note),
+        Figure(part, "publish of the delta, CPU", median([each.cpu_s for each in small]), "CPU s", None, note),
         Figure(part, "delta, seconds", 100 * median(seconds), "% of full", 5, note),
+        Figure(part, "delta, CPU seconds", 100 * median(computed), "% of full", 5, note),
         Figure(part, "delta, bytes", 100 * median(packed), "% of full", 5, note),
     ]
 
@@ -168,8 +172,9 @@ def sizes(place: Place, counts: list[int]) -> list[Figure]:
             part = f"{count:,} files, {name}"
             found += [
                 Figure(part, "time", cost.seconds, "s", None, note),
+                Figure(part, "CPU", cost.cpu_s, "CPU s", None, note),
                 Figure(part, "time of 1,000 files", 1e6 * cost.seconds / count, "ms", None, note),
-                Figure(part, "worker with its processes, peak", cost.worker / MIB, "MiB", None, note),
+                Figure(part, "worker with its processes, peak", cost.worker / MIB, "MiB", 160, note),
                 Figure(part, "calling process, peak", cost.client / MIB, "MiB", None, note),
             ]
         for folder in (place.live, place.store):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "sidecar").rglob("*.py"))
 
 #: Places that may read the environment and the clock: entry points, which hand both on to constructors.
-ENTRY_POINTS = ("cli.py", "config.py", "daemon/", "caches/worker.py", "commands/", "launcher/", "demo/")
+ENTRY_POINTS = ("cli.py", "config/", "daemon/", "caches/worker.py", "commands/", "launcher/", "demo/")
 
 #: What a daemon that only answers probes must not carry: together more than its 64 MiB. rich is not among them,
 #: because structlog imports a part of it by itself.

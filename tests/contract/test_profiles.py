@@ -22,7 +22,7 @@ SHIPPED = sorted((CHECKOUT / "warmup_profiles").glob("*.yaml"))
 #: Every kind of step that a profile must warm, on every GPU and CPU; those that don't apply are left out by the plan.
 KINDS = {
     "prefill", "decode", "mixed", "shared_prefix", "sampling", "logprobs", "structured", "chat",
-    "adapters", "speculative", "data_parallel", "embeddings", "score", "rerank", "transcription", "image",
+    "adapters", "speculative", "data_parallel", "embeddings", "score", "rerank", "transcription", "image", "audio",
 }  # fmt: skip
 #: What an engine that only reads prompts has no use for.
 GENERATION = {"decode", "mixed", "speculative"}
@@ -34,12 +34,13 @@ VARIANTS = {
     "prefill": "role",
     "decode": "role",
 }
+HOPPER_STEP = 8192
 HOPPER = EngineFacts(
     engine="vllm",
     version="0.32.0",
     model="m",
     max_model_len=32768,
-    max_num_batched_tokens=8192,
+    max_num_batched_tokens=HOPPER_STEP,
     max_num_seqs=256,
     vocab_size=151936,
     block_size=16,
@@ -80,6 +81,23 @@ def test_a_shipped_profile_covers_every_kind_of_step_and_every_integer_class(pat
     assert {step.kind for step in profile.steps} >= wanted
     if "prefill" not in profile.match.role:
         assert profile_warnings(profile) == ()
+
+
+def test_a_profile_for_gpus_reads_beyond_one_step_and_near_the_models_length_once(path):
+    profile = load_file(path)
+    plan = make_plan(profile, HOPPER)
+    alone = [burst.longest_prompt for step in plan.steps for burst in step.bursts if burst.requests == 1]
+    if profile.match.sm == ("cpu",):
+        return
+    assert any(HOPPER_STEP < length < 2 * HOPPER_STEP for length in alone)
+    near = [length for length in alone if length > 0.95 * (HOPPER.max_model_len or 0)]
+    assert len(near) == ("decode" not in profile.match.role)
+
+
+def test_a_profile_for_gpus_leaves_at_most_two_percent_of_the_mix(path):
+    profile = load_file(path)
+    if profile.match.sm != ("cpu",):
+        assert 3 / profile.converge.random_draws <= 0.02
 
 
 def test_every_step_of_a_shipped_profile_is_explained_by_a_comment_above_it(path):

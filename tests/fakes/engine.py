@@ -25,7 +25,17 @@ from typing import Any
 from aiohttp import web
 
 from tests.fakes.engine_answer import Answer
-from tests.fakes.engine_script import Counters, Kernels, Script, features_of, metrics_page, words_for
+from tests.fakes.engine_refusals import error, refuse_text, refuse_tokens
+from tests.fakes.engine_script import (
+    Counters,
+    Kernels,
+    Script,
+    features_of,
+    metrics_page,
+    prompt_tokens,
+    words_for,
+)
+from tests.fakes.engine_work import TASK_OF, OtherWork
 
 
 class FakeEngine:
@@ -36,9 +46,10 @@ class FakeEngine:
 
     def __init__(
         self, script: Script | None = None, *, port: int = 0, triton: Path | None = None,
-        inductor: Path | None = None, exit_on_death: bool = False,
+        inductor: Path | None = None, exit_on_death: bool = False, host: str = "127.0.0.1",
     ) -> None:
         self.script = script or Script()
+        self._host = host
         self._caches = (triton, inductor)
         self._exit_on_death = exit_on_death
         self._port = port
@@ -50,7 +61,7 @@ class FakeEngine:
     def _born(self) -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", self._port))
+        self._socket.bind((self._host, self._port))
         self._port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self.started = time.time()
@@ -112,6 +123,7 @@ class FakeEngine:
             web.get("/is_sleeping", self._sleep), web.post("/sleep", self._sleep),
             web.post("/wake_up", self._sleep),
             web.get("/__script__", self._control), web.post("/__script__", self._control),
+            *OtherWork(self.script, self._begin_work, lambda feature: self.kernels.need(feature)).routes(),
         ])
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
@@ -127,6 +139,8 @@ class FakeEngine:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if TASK_OF.get(request.path, "generate") not in self.script.tasks and request.path in TASK_OF:
+            return web.json_response({"detail": "Not Found"}, status=404)
         key = self.script.api_key
         if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
@@ -150,9 +164,9 @@ class FakeEngine:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         if self.script.no_metrics:
-            return _error(404, "Not Found")
+            return error(404, "Not Found")
         if self.script.metrics_status != 200:
-            return _error(self.script.metrics_status, "not now")
+            return error(self.script.metrics_status, "not now")
         return web.Response(text=metrics_page(self.script, self.counters, self.started))
 
     async def _version(self, request: web.Request) -> web.Response:
@@ -160,7 +174,7 @@ class FakeEngine:
 
     async def _models(self, request: web.Request) -> web.Response:
         if self.script.models_status != 200:
-            return _error(self.script.models_status, "not now")
+            return error(self.script.models_status, "not now")
         base = {"id": self.script.model, "object": "model", "owned_by": "vllm", "root": self.script.root,
                 "parent": None, "max_model_len": self.script.max_model_len}
         adapters = [base | {"id": name, "parent": self.script.model, "root": f"/adapters/{name}"}
@@ -168,16 +182,20 @@ class FakeEngine:
         return web.json_response({"object": "list", "data": [base, *adapters]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        if "messages" in body and not self.script.chat_template:
-            return _error(400, "As of transformers v4.44, default chat template is no longer allowed")
+        try:
+            body = await request.json()
+        except ValueError:
+            return error(400, "1 validation error: JSON decode error")
+        refused = refuse_tokens(self.script, body)
+        if refused is not None:
+            return refused
         tokens = list(range(10, 10 + len(json.dumps(body.get("messages") or body.get("prompt"))) // 4))
         return web.json_response(
             {"count": len(tokens), "max_model_len": self.script.max_model_len, "tokens": tokens})
 
     async def _server_info(self, request: web.Request) -> web.Response:
         if not self.script.dev_mode:
-            return _error(404, "Not Found")
+            return error(404, "Not Found")
         script = self.script
         await asyncio.sleep(script.server_info_seconds)
         config = {
@@ -192,7 +210,7 @@ class FakeEngine:
 
     async def _sleep(self, request: web.Request) -> web.Response:
         if not self.script.dev_mode:
-            return _error(404, "Not Found")
+            return error(404, "Not Found")
         if request.method == "GET":
             return web.json_response({"is_sleeping": self.script.asleep})
         self.script.asleep = request.path == "/sleep"
@@ -201,10 +219,10 @@ class FakeEngine:
     async def _text(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         chat = request.path.endswith("chat/completions")
-        refused = self._refuse(body, chat)
+        refused = refuse_text(self.script, body, chat=chat)
         if refused is not None:
             return refused
-        size = _prompt_tokens(body)
+        size = prompt_tokens(body)
         self.counters.texts += 1
         self.counters.while_asleep += self.script.asleep
         kept = {key: value for key, value in body.items() if key not in ("prompt", "messages")}
@@ -213,7 +231,7 @@ class FakeEngine:
         if self._must_die(size):
             await self._die()
         if self.script.generation in ("500", "503") or self.script.asleep:
-            return _error(503 if self.script.generation == "503" else 500, "EngineCore encountered an issue.")
+            return error(503 if self.script.generation == "503" else 500, "EngineCore encountered an issue.")
         self.counters.waiting += 1
         try:
             await self._slots.acquire()
@@ -231,34 +249,36 @@ class FakeEngine:
             return web.Response(status=499)
         finally:
             self.counters.running -= 1
-            self.counters.tokens_held -= size
+            if self.script.pin_seconds:
+                self._spawn(self._let_go(size, self.script.pin_seconds))
+            else:
+                self.counters.tokens_held -= size
             self._slots.release()
             record["answered_at"] = time.time()
 
-    def _refuse(self, body: dict[str, Any], chat: bool) -> web.Response | None:
-        script = self.script
-        body.setdefault("model", script.model)
-        if body["model"] not in (script.model, *script.adapters):
-            return _error(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
-        if chat and not script.chat_template:
-            return _error(400, "default chat template is no longer allowed, so you must provide one")
-        if body.get("stream_options") and not body.get("stream"):
-            return _error(400, "Stream options can only be defined when `stream=True`.")
-        if body.get("prompt_logprobs") is not None and body.get("stream"):
-            return _error(400, "`prompt_logprobs` are not available when `stream=True`.")
-        prompt = body.get("prompt")
-        if isinstance(prompt, list) and max(prompt, default=0) >= script.vocab_size:
-            return _error(400, f"Token id {max(prompt)} is out of vocabulary")
-        wanted = _prompt_tokens(body) + int(body.get("max_tokens") or 0)
-        if wanted > script.max_model_len:
-            limit = script.max_model_len
-            return _error(400, f"maximum context length is {limit} tokens, {wanted} were requested")
+    async def _let_go(self, size: int, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.counters.tokens_held -= size
+
+    async def _begin_work(self, request: web.Request, kind: str, size: int) -> web.Response | None:
+        """Count a request for other work than text, and do with it what the script says."""
+        self.counters.texts += 1
+        self.requests.append({"path": request.path, "prompt_tokens": size, "kind": kind, "at": time.time()})
+        if self._must_die(size):
+            await self._die()
+        if self.script.generation in ("500", "503") or self.script.asleep:
+            return error(503 if self.script.generation == "503" else 500, "EngineCore encountered an issue.")
+        if self.script.generation == "hang" or self.script.freeze:
+            await asyncio.sleep(3600)
+        self.counters.success += 1
+        self.counters.prompt_tokens += size
         return None
 
     def _must_die(self, size: int) -> bool:
         script = self.script
         return (
             (script.die_on_tokens is not None and size > script.die_on_tokens)
+            or size == script.die_at_tokens
             or self.counters.texts == script.die_on_request
             or (script.die_on_mixed and self.counters.decoding > 0)
         )
@@ -301,6 +321,7 @@ class FakeEngine:
         finally:
             self.counters.decoding -= 1
         self.counters.success += 1
+        self.counters.lengths.append((size, len(words)))
         if not body.get("stream"):
             return web.json_response(answer.whole(words))
         if not words:
@@ -326,41 +347,30 @@ class FakeEngine:
         return mode in ("error_in_stream", "truncated", "cut", "non_utf8", "huge_line", "not_json")
 
 
-def _prompt_tokens(body: dict[str, Any]) -> int:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list):
-        return len(prompt)
-    return max(1, len(prompt if isinstance(prompt, str) else json.dumps(body.get("messages", []))) // 4)
-
-
-def _error(status: int, message: str, kind: str = "BadRequestError") -> web.Response:
-    body = {"error": {"message": message, "type": kind, "param": None, "code": status}}
-    return web.json_response(body, status=status)
-
-
-async def _main(script: Script, port: int) -> None:
+async def _main(script: Script, host: str, port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     triton, inductor = (os.environ.get(name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"))
     engine = FakeEngine(
         script, port=port, triton=Path(triton) if triton else None,
-        inductor=Path(inductor) if inductor else None, exit_on_death=True,
+        inductor=Path(inductor) if inductor else None, exit_on_death=True, host=host,
     )
     async with engine:
         print(f"INFO Starting vLLM server on {engine.url}", file=sys.stderr, flush=True)
         await stop.wait()
 
 
-def _arguments() -> tuple[Script, int]:
+def _arguments() -> tuple[Script, str, int]:
     parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--script", default="{}", help="JSON of the knobs, or @FILE")
     given, _ = parser.parse_known_args()
     text = given.script
     script = Script()
     script.update(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text))
-    return script, given.port
+    return script, given.host, given.port
 
 
 if __name__ == "__main__":

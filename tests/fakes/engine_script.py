@@ -46,6 +46,12 @@ class Script:
     calculate_kv_scales: bool = False
     adapters: list[str] = field(default_factory=list)
     chat_template: bool = True
+    pictures: bool = False
+    """The model takes pictures in chat messages."""
+    sounds: bool = False
+    """The model takes recordings in chat messages."""
+    tasks: list[str] = field(default_factory=lambda: ["generate"])
+    """Whose endpoints are there: generate, embed, score, transcription."""
     dev_mode: bool = False
     server_info_seconds: float = 0.0
     """How long /server_info takes; vLLM's first one runs programs that describe the machine."""
@@ -71,9 +77,15 @@ class Script:
     """`new` (0.12 and later), `old` (up to 0.9), `both`, `none` (--disable-log-stats)."""
     engines: int = 1
     """Number of data-parallel engines among which the counters are divided."""
+    idle_engines: list[int] = field(default_factory=list)
+    """Data-parallel engines that no request reaches: their counters stand still."""
+    pin_seconds: float = 0.0
+    """For how long the KV cache of an ended request stays in use, as where a peer is to fetch it."""
     show_process_start: bool = True
     die_on_tokens: int | None = None
     """Die when a prompt has more tokens than this."""
+    die_at_tokens: int | None = None
+    """Die when a prompt has just so many tokens."""
     die_on_request: int | None = None
     """Die when the n-th request for text arrives, counted from 1."""
     die_on_mixed: bool = False
@@ -104,6 +116,7 @@ class Counters:
     aborted: int = 0
     texts: int = 0
     while_asleep: int = 0
+    lengths: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Kernels:
@@ -197,6 +210,22 @@ def features_of(body: dict[str, Any], prompt_tokens: int, script: Script, chat: 
     return found
 
 
+def prompt_tokens(body: dict[str, Any]) -> int:
+    """Count the tokens of a prompt; of text and messages roughly."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list):
+        return len(prompt)
+    return max(1, len(prompt if isinstance(prompt, str) else _text_of(body.get("messages", []))) // 4)
+
+
+def _text_of(messages: Any) -> str:
+    """Give the text of messages; the characters of a picture's URL are no tokens."""
+    contents = (message.get("content", "") for message in messages)
+    parts = (content if isinstance(content, str) else json.dumps([part.get("text", "") for part in content])
+             for content in contents)
+    return " ".join(parts)
+
+
 def words_for(body: dict[str, Any], script: Script) -> list[str]:
     """Give the words of an answer: the same for the same greedy or seeded request, else drawn anew."""
     count = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
@@ -242,8 +271,22 @@ def metrics_page(script: Script, counters: Counters, started: float) -> str:
     lines.append(f"vllm:request_success_total{success} {float(counters.success)!r}")
     lines += [f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{edge}"}} {float(counters.success)!r}'
               for edge in (0.001, 0.005, 0.01, 0.1, 1.0, 10.0, "+Inf")]
+    for name, values in (("prompt", [prompt for prompt, _ in counters.lengths]),
+                         ("generation", [output for _, output in counters.lengths])):
+        lines += [f'vllm:request_{name}_tokens_bucket{{engine="0",le="{_edge(edge)}",model_name="{script.model}"}} '
+                  f"{float(sum(value <= edge for value in values))!r}" for edge in _edges(script.max_model_len)]
     lines.append(_cache_config(script))
     return "\n".join(lines) + "\n"
+
+
+def _edge(value: float) -> str:
+    return "+Inf" if math.isinf(value) else repr(value)
+
+
+def _edges(longest: int) -> list[float]:
+    """Give vLLM's bounds for lengths: 1, 2, 5, 10 ... up to the longest, then +Inf."""
+    found = [digit * 10**power for power in range(8) for digit in (1, 2, 5)]
+    return [float(each) for each in found if each <= longest] + [math.inf]
 
 
 def _series(name: str, value: float, script: Script, *, share: bool) -> list[str]:
@@ -253,7 +296,9 @@ def _series(name: str, value: float, script: Script, *, share: bool) -> list[str
     lines = [f"# HELP vllm:{name} Scripted.", f"# TYPE vllm:{name} {kind}"]
     for engine in range(script.engines):
         part = value
-        if share:
+        if engine in script.idle_engines:
+            part = 0
+        elif share:
             part = value // script.engines + (value % script.engines if engine == 0 else 0)
         lines.append(f'vllm:{name}{{engine="{engine}",model_name="{script.model}"{label}}} {float(part)!r}')
     return lines

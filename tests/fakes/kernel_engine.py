@@ -108,6 +108,10 @@ class InProcessEngine:
         """Give the limits."""
         return self._facts
 
+    async def adapters(self) -> tuple[str, ...]:
+        """Have none."""
+        return ()
+
     async def stats(self) -> EngineStats:
         """Always be the same process."""
         return EngineStats(identity="1")

@@ -23,8 +23,6 @@ def main() -> None:
     """Answer tasks until standard input ends."""
     os.umask(worker.UMASK)
     disk = ctypes.CDLL(os.environ["LD_PRELOAD"])
-    # A priority that is lowered hundreds of times in one process would say nothing about the disk.
-    worker.step_back = lambda: None
     pass_time_by()
     for line in sys.stdin:
         task = json.loads(line)

@@ -196,8 +196,8 @@ class Pod:
         self._daemons.append(daemon)
         return daemon
 
-    def engine_command(self, **script: Any) -> list[str]:
-        """Write the engine's script, and give its command, which is the same whatever the script says."""
+    def engine_command(self, *words: str, **script: Any) -> list[str]:
+        """Write the engine's script, and give its command, which is the same whatever the script says; `words` follow."""
         self.place.script.write_text(json.dumps(script))
         return [
             sys.executable,
@@ -207,14 +207,19 @@ class Pod:
             str(self.port),
             "--script",
             f"@{self.place.script}",
+            *words,
         ]
 
     def start_container(
-        self, environment: Mapping[str, str] | None = None, wrapper: Sequence[str] = (), **script: Any
+        self,
+        environment: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+        words: Sequence[str] = (),
+        **script: Any,
     ) -> Container:
         """Start the engine's container as the kubelet would: the launcher with the engine's command."""
         until((self.control / "launcher.py").exists, "a launcher in the control directory")
-        container = Container(self, self.engine_command(**script), environment or {}, wrapper)
+        container = Container(self, self.engine_command(*words, **script), environment or {}, wrapper)
         self._containers.append(container)
         return container
 

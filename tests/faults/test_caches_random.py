@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from sidecar.caches.commit import commit
+from sidecar.caches.confinement import is_confined, is_confined_link
 from sidecar.caches.families import BY_NAME, is_left_out, stored_families
-from sidecar.caches.manifest import is_confined, is_confined_link
 from sidecar.caches.messages import PublishRequest, RestoreRequest
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.restore import RestoreTools, restore

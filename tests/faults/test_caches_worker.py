@@ -163,12 +163,13 @@ def test_importing_the_client_loads_no_archive_library() -> None:
     assert not {"zstandard", "psutil", "tarfile", "pydantic", "aiohttp"} & loaded
 
 
-def test_publishing_gives_way_to_the_engine() -> None:
+async def test_publishing_gives_way_to_the_engine(root: Path) -> None:
     script = (
-        "from sidecar.caches.worker import step_back\nimport os, psutil\nstep_back()\n"
-        "print(os.nice(0), int(psutil.Process().ionice().ioclass))"
+        "import json, os, psutil, sys\nsys.stdin.readline()\n"
+        "said = f'{os.nice(0)} {int(psutil.Process().ionice().ioclass)}'\n"
+        "print(json.dumps({'kind': 'result', 'result': {'outcome': 'published', 'sentence': said}}))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True, text=True)
-    niceness, io_class = done.stdout.split()
+    result = await CacheClient(time.monotonic, [sys.executable, "-c", script]).publish(wish(root), PATIENT_S)
+    niceness, io_class = result.sentence.split()
     assert int(niceness) >= 15
     assert int(io_class) == psutil.IOPRIO_CLASS_IDLE

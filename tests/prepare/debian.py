@@ -60,6 +60,8 @@ PACKAGES = (
         "chromium", "the status page is looked at in a real browser", _on_path("chromium", "chromium-browser")
     ),
     Package("prometheus", "its promtool checks our metrics", _on_path("promtool"), unpacked=True),
+    Package("etcd-server", "a real API server keeps its objects in etcd", _on_path("etcd"), unpacked=True),
+    Package("dpkg-dev", "it unpacks the source that a real API server is built from", _on_path("dpkg-source")),
 )
 
 

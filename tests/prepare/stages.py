@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.prepare import debian, engine
+from tests.prepare import apiserver, debian, engine, kubernetes_tools
 from tests.prepare.outcome import Outcome, failed, from_pytest, passed
 from tests.prepare.running import TIMED_OUT, run
 
@@ -82,6 +82,8 @@ def _pytest(
 STAGES = (
     Stage(debian.STAGE, "install Debian packages, where root may", False, lambda: debian.install(ROOT)),
     Stage(engine.STAGE, "prepare the CPU build of vLLM and a tiny model", False, engine.prepare_engine),
+    Stage(apiserver.STAGE, "build a real kube-apiserver, once", False, apiserver.prepare_apiserver),
+    Stage(kubernetes_tools.STAGE, "fetch kubectl and Helm", False, kubernetes_tools.prepare_tools),
     Stage("lint", "ruff", True, _check("lint", "ruff", "check", ".")),
     Stage("types", "mypy, strict", True, _check("types", "mypy")),
     Stage("layers", "import-linter", True, _check("layers", "lint-imports", "--no-logo")),
@@ -105,6 +107,7 @@ STAGES = (
 #: Run by .ci/long with --slow: minutes each, and what they measure is quoted in the README.
 SLOW = (
     Stage(engine.STAGE, "prepare the CPU build of vLLM and a tiny model", False, engine.prepare_engine),
+    Stage(kubernetes_tools.CHECKOV_STAGE, "install checkov", False, kubernetes_tools.prepare_checkov),
     Stage(
         "slow",
         "slow tests and measurements",

@@ -17,7 +17,7 @@ Step = Callable[[Snapshot, lc.Event, Policy], tuple[Snapshot, tuple[lc.Command, 
 
 WORKING = {lc.Restore: Phase.RESTORING, lc.Warm: Phase.WARMING, lc.Verify: Phase.VERIFYING}
 ENDINGS = (lc.RestoreEnded, lc.WarmEnded, lc.VerifyEnded)
-STATES = ("up", "busy", "gone", "unreachable", "starting", "asleep", "stalled", "not_an_engine")
+STATES = ("up", "busy", "gone", "unreachable", "starting", "asleep", "stalled", "gpu_lost", "not_an_engine")
 
 
 @dataclass
@@ -34,6 +34,7 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
     """Give every event that may come, with values that matter: current and stale work, same and other engine."""
     if s.phase is Phase.STARTING:
         yield from (lc.Started(), lc.Started(engine_runs=True), lc.Started(adoptable="e1", attempt="a", generation="g"))
+        yield lc.Started(engine_runs=True, restore="hit", generation="g")
     else:
         other = "b" if s.attempt == "a" else "a"
         for attempt in (s.attempt or "a", other):
@@ -44,6 +45,7 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
                 lc.AttemptClosed(attempt, "ended.", counts, restarting)
                 for counts, restarting in itertools.product((True, False), repeat=2)
             )
+            yield lc.AttemptClosed(attempt, "compiled too long.", counts=False, passing=True)
     for state, identity in itertools.product(STATES, ("", "e1", "e2")):
         yield lc.EngineObserved(state, identity, "", steady=True)
     yield lc.EngineObserved("up", "e1", "", steady=False)
@@ -53,9 +55,13 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
             for outcome, generation in (("hit", "g"), ("kept", ""), ("miss", ""), ("failed", ""), ("late", ""))
         )
         yield from (
-            lc.WarmEnded(work, outcome) for outcome in ("converged", "exhausted", "failed", "engine_gone", "disabled")
+            lc.WarmEnded(work, outcome)
+            for outcome in ("converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed")
         )
-        yield from (lc.VerifyEnded(work, outcome) for outcome in ("passed", "degenerate", "failed", "engine_gone"))
+        yield from (
+            lc.VerifyEnded(work, outcome) for outcome in ("passed", "skipped", "degenerate", "failed", "engine_gone")
+        )
+        yield lc.VerifyEnded(work, "passed", restart="it had started cold.")
         yield lc.RetryDue(work)
     yield from (lc.RewarmAsked(), lc.DrainAsked(), lc.StopAsked(), lc.ChildExited(0), lc.ChildExited(1))
 
@@ -73,7 +79,7 @@ def canonical(s: Snapshot) -> Snapshot:
         attempt="a" if s.attempt else "",
         identity="e1" if s.identity else "",
         restore="hit" if s.restore in ("hit", "kept") else "miss" if s.restore else "",
-        warm="exhausted" if s.warm in ("exhausted", "failed", "disabled", "engine_gone") else s.warm,
+        warm="exhausted" if s.warm in ("exhausted", "failed", "disabled", "unwarmed", "engine_gone") else s.warm,
         verify="failed" if s.verify in ("failed", "engine_gone") else s.verify,
     )
 
@@ -113,6 +119,7 @@ def check(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc
         _live_cache(before, event, commands),
         _proof(after, commands),
         _launching(before, event, commands),
+        _renewing(before, event, commands),
     )
     return next((complaint for complaint in checks if complaint), "")
 
@@ -124,7 +131,8 @@ def _gate(before: Snapshot, event: lc.Event, after: Snapshot, policy: Policy) ->
         return ""
     if not isinstance(event, lc.VerifyEnded) or event.work != before.work or before.phase is not Phase.VERIFYING:
         return "ready without an output check that is its own"
-    if event.outcome != "passed" and not (event.outcome == "degenerate" and "serve" in policy.on_golden_failed):
+    served = event.outcome == "degenerate" and "serve" in policy.on_golden_failed
+    if event.outcome not in ("passed", "skipped") and not served:
         return "ready on bad output against policy"
     if after.warm not in ("converged", "adopted") and policy.on_unwarmed == "hold":
         return "ready unwarmed against policy"
@@ -170,7 +178,7 @@ def _loss(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc
     if before.phase is not Phase.READY or not isinstance(event, lc.EngineObserved):
         return ""
     replaced = event.state == "up" and before.identity and event.identity not in ("", before.identity)
-    bad = event.state in ("gone", "unreachable", "starting", "not_an_engine", "asleep", "stalled") or replaced
+    bad = event.state in ("gone", "unreachable", "starting", "not_an_engine", "asleep", "stalled", "gpu_lost") or replaced
     if bad and lc.gate(after).open:
         return "still ready though the engine is gone, asleep, stalled or another"
     if bad and not any(isinstance(command, lc.Unprove) for command in commands):
@@ -204,6 +212,14 @@ def _launching(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, ..
     if before.mode is not Mode.CHILD or not isinstance(event, (lc.Started, lc.ChildExited)):
         return "a second child beside one that may live"
     return "the engine is started again though the end was asked for" if before.stopping else ""
+
+
+def _renewing(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, ...]) -> str:
+    asked = any(isinstance(command, lc.RestartEngine) for command in commands)
+    if not asked or not isinstance(event, lc.VerifyEnded) or event.outcome != "passed":
+        return ""
+    served = before.served or before.adopting
+    return "an engine is restarted for its memory although users' requests may run" if served else ""
 
 
 def unreachable_goals(found: Walked) -> Iterator[str]:

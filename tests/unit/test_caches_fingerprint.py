@@ -10,6 +10,7 @@ from sidecar.caches import normalise
 from sidecar.caches import privacy as last_gate
 from sidecar.caches.families import Ranks
 from sidecar.caches.fingerprint import FACTS, compare, cuda_majors, fingerprint, key_of
+from sidecar.launcher import facts as launchers_facts
 from sidecar.launcher import privacy as launchers
 from tests.fakes.live_cache import facts
 
@@ -63,8 +64,9 @@ def test_what_is_harmless_makes_no_other_key(same: dict[str, Any]) -> None:
         (facts(cpu={"arch": "x86_64", "flags": "ffff"}), "cpu_flags"),
         (facts(driver={"version": "580.999"}), "driver"),
         (facts(gpus=[{"name": "NVIDIA H200", "index": 1}]), "gpus.1"),
-        (facts(world={"node_rank": 1}), "world.node_rank"),
-        (argv("-O3"), "argv.-O3"),
+        (facts(world={"LWS_WORKER_INDEX": "1"}), "world.LWS_WORKER_INDEX"),
+        (argv("--node-rank", "1"), "argv.--node-rank"),
+        (argv("-O3"), "argv.-O"),
         (argv("--device-ids", "1"), "argv.--device-ids"),
         (argv("--enable-expert-parallel"), "argv.--enable-expert-parallel"),
         (facts(argv_files={"--config": "abcd"}), "config_file.--config"),
@@ -174,6 +176,24 @@ def test_the_world_size_is_the_product_of_the_parallel_sizes(words: list[str], s
     assert normalise.world_size(words) == size
 
 
+def test_a_parallel_size_makes_one_key_however_it_is_spelt() -> None:
+    def launched(*words: str) -> str:
+        told = ["vllm", "serve", "/models/q", *words]
+        return fingerprint(
+            facts(argv=told, world=launchers_facts.world(told, {"LWS_WORKER_INDEX": "0"})), LIVE
+        ).exact_key
+
+    long = launched("--tensor-parallel-size", "2", "--nnodes", "2", "--node-rank=1")
+    assert launched("-tp", "2", "-n2", "-r", "1") == launched("--tensor_parallel_size=2", "-n", "2", "-r1") == long
+    assert launched("-tp", "2", "-n2", "-r", "0") != long
+
+
+def test_facts_that_may_hold_a_secret_are_declared_as_such() -> None:
+    assert {fact.name for fact in FACTS if fact.stored == "value, secrets as digests"} == {
+        "compilers", "environment", "argv"
+    }  # fmt: skip
+
+
 def headless(rank: int, address: str, pod: str, worker: str) -> dict[str, Any]:
     """Return the facts of one node of a two-node engine, as a LeaderWorkerSet starts it."""
     words = ["vllm", "serve", "/models/q", "-tp", "16", "--nnodes", "2", "--node-rank", str(rank), "--headless"]
@@ -209,7 +229,78 @@ def test_a_short_option_stands_for_its_long_one() -> None:
     assert normalise.arguments(["vllm", "-sc", "x", "-dpr", "4"]) == {
         "command": "vllm", "--speculative-config": "x", "--data-parallel-start-rank": "4"
     }  # fmt: skip
-    assert normalise.arguments(["vllm", "-cc.cudagraph_mode=FULL"])["--compilation-config.cudagraph_mode"] == "FULL"
+    assert (
+        normalise.arguments(["vllm", "-cc.cudagraph_mode=FULL"])["--compilation-config"] == '{"cudagraph_mode": "FULL"}'
+    )
+
+
+ALIKE_JSON = [
+    [["--compilation-config", '{"mode": 3, "pass_config": {"a": true, "b": null}}'],
+     ['--compilation_config={"pass_config":{"b":null,"a":true},"mode":3}'],
+     ["-cc", ' {"pass_config" : { "a": true,"b": null },\n"mode":3 }'],
+     ["-cc.mode=3", "-cc.pass_config.b", "null", "-cc.pass_config.a=true"],
+     ["--compilation-config.pass_config", '{"b": null, "a": true}', "--compilation-config.mode", "3"]],
+    [["-cc", '{"custom_ops": ["none", "+rms_norm"]}'],
+     ["-cc.custom_ops+", "none", "-cc.custom_ops+=+rms_norm"],
+     ["-cc.custom_ops+=none,+rms_norm"], ["-cc.custom_ops", '["none","+rms_norm"]']],
+    [["--hf-overrides", '{"architectures":["A"],"n":"\\u0041"}'], ['--hf-overrides={"n": "A", "architectures": ["A"]}'],
+     ["--hf-overrides.n=A", "--hf-overrides.architectures+", "A"]],
+    [["-sc", '{"method":"ngram","num_speculative_tokens":3}'], ["-sc.num_speculative_tokens", "3", "-sc.method", "ngram"],
+     ["--speculative-config.method=ngram", '--speculative-config.num_speculative_tokens=3']],
+    [["-O3"], ["-O", "3"], ["-O=3"]],
+    [["--kv-transfer-config", '{"b":1,"a":"tcp://10.0.0.1:5"}'],
+     ["--kv-transfer-config", '{"a": "tcp://10.9.9.9:5", "b": 1}']],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spellings", ALIKE_JSON)
+def test_json_makes_one_key_however_it_is_spelt(spellings: list[list[str]]) -> None:
+    told = [argv(*one) for one in spellings]
+    assert len({fingerprint(one, LIVE).exact_key for one in told}) == 1
+    launched = [facts(argv=launchers.without_secrets(one["argv"])[0]) for one in told]
+    assert len({fingerprint(one, LIVE).exact_key for one in launched}) == 1
+
+
+@pytest.mark.parametrize("values", [
+    ['{"a": 1}', '{"a": 0}', '{"a": -0}', '{"a": 1.0}', '{"a": 1e0}', '{"a": "1"}', '{"a": true}', '{"a": null}', '{"a": [1]}', '{"b": 1}', "{}",
+     '{"a": 1, "a": 2}', '{"a": 2, "a": 1}', '{"a": 2}', '{"a": NaN}', '{"a": "NaN"}', '{"a": 1', "[1, 2]", "[2, 1]"],
+])  # fmt: skip
+def test_no_two_values_of_json_share_a_key(values: list[str]) -> None:
+    assert len({fingerprint(argv("--additional-config", one), LIVE).exact_key for one in values}) == len(values)
+
+
+DIFFERENT_DOTTED = [
+    # Two thousand behind a dotted option is a number to vLLM; inside of JSON it is a string.
+    (["-cc.a=2k"], ["-cc", '{"a": "2k"}']),
+    (["-cc.a", "1"], ["-cc.a", "1.0"]),
+    (["-cc.a=1"], ['-cc.a="1"']),
+    # Of a short and a long name only what comes last counts, and plain JSON goes before dotted options.
+    (["-cc.a=1", "--compilation-config.b=2"], ["-cc.a=1", "-cc.b=2"]),
+    (["-cc", '{"a": 1}', "-cc.b=2"], ["-cc.a=1", "-cc.b=2"]),
+    (["-cc.a=1", "-cc.a=2"], ["-cc.a=2", "-cc.a=1"]),
+    (["-cc.a=1", "-cc.a.b=2"], ["-cc.a.b=2"]),
+    (["-cc.a+", "x", "-cc.a", '["y"]', "-cc.a+", "z"], ["-cc.a+", "x", "-cc.a+", "z", "-cc.a", '["y"]']),
+    (["-cc.a+", "x", "-cc.a", "y"], ["-cc.a", "y", "-cc.a+", "x"]),
+    (["--hf-overrides.a", "--enforce-eager"], ["--enforce-eager"]),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT_DOTTED)
+def test_dotted_options_that_mean_something_else_make_another_key(one: list[str], other: list[str]) -> None:
+    assert fingerprint(argv(*one), LIVE).exact_key != fingerprint(argv(*other), LIVE).exact_key
+
+
+def test_a_dotted_option_takes_one_value_and_the_model_stays_the_model() -> None:
+    found = normalise.arguments(
+        ["vllm", "serve", "-cc.mode", "3", "/models/q", "--default-chat-template-kwargs.think", "no"]
+    )
+    assert found == {"command": "vllm serve /models/q", "--compilation-config": '{"mode": 3}'}
+
+
+def test_a_secret_behind_a_dotted_option_keeps_the_name_that_gives_it_away() -> None:
+    found = fingerprint(argv("--foo.access.key.id", "hunter2aa", "--foo.b", "1"), LIVE)
+    assert "hunter2" not in str(found)
+    assert found.exact["argv.--foo.access.key.id"].startswith("sha256:")
 
 
 @pytest.mark.parametrize(

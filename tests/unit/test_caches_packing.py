@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from sidecar.caches import compaction, packing, unpacking
-from sidecar.caches.manifest import Manifest, Pack, StoredFile
+from sidecar.caches.file_table import FileTable, StoredFile
+from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.messages import PublishRequest, PublishResult, RestoreRequest, RestoreResult
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.restore import RestoreTools, restore
@@ -220,7 +221,7 @@ def a_generation(*packs: tuple[int, int], room: int = MIB) -> Manifest:
         created_unix_s=1.0,
         created_by="test",
         packs=tuple(Pack(digest=digest, bytes=1, unpacked=one[0]) for digest, one in zip(digests, packs, strict=True)),
-        files=tuple(files),
+        files=FileTable(files),
     )
 
 

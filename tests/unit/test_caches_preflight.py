@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,21 @@ def test_a_place_that_cant_be_written_is_named_with_the_user_and_what_to_do(what
 def test_shared_memory_full_of_left_overs_is_told() -> None:
     place = {"what": "shared memory", "path": "/dev/shm", "writable": True, "size": 64_000_000, "free": 2_000_000}
     assert "2 of 64 MB left" in said(places=[place])
+
+
+def test_shared_memory_at_its_end_is_seen_on_a_real_memory_backed_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "test", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root with CAP_SYS_ADMIN can mount a tmpfs")
+    try:
+        monkeypatch.setattr("sidecar.launcher.preflight.SHARED_MEMORY", str(tmp_path))
+        assert said(places=written_places({}, {}, [])[-1:]) == ""
+        (tmp_path / "left-by-a-crash").write_bytes(bytes(2 * 2**20))
+        assert f"{tmp_path} has 0 of 2 MB left" in said(places=written_places({}, {}, [])[-1:])
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 @pytest.mark.parametrize(

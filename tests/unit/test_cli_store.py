@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,45 @@ def test_ls_says_who_tries_a_candidate_and_who_makes_the_first_generation_of_a_k
     assert "pod-b" in text
     state = {each["scope"]: each["state"] for each in json.loads(run("ls", "--json", "--store", str(store))[1])}
     assert state == {"exact": "awaited", "toolchain": "candidate"}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "judged", "candidate", "first"),
+    [
+        (5.0, "held", "candidate, tried by pod-a", "being made by pod-b"),
+        (90.0, "unsure", "candidate, perhaps tried by pod-a", "perhaps being made by pod-b"),
+        (840.0, "lapsed", "candidate, no longer tried by pod-a", "abandoned by pod-b"),
+    ],
+)
+def test_ls_and_show_tell_a_claim_that_lapsed_from_one_that_is_held(
+    store: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, judged: str, candidate: str, first: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    opened = open_store(str(store), "read-write", time.sleep)
+    name = listed(store)["name"]
+    assert Claims(opened, "toolchain", listed(store)["key"], "pod-a").try_to_take(name)
+    assert Claims(opened, "exact", "e" * 32, "pod-b").try_to_take("first")
+    for beat in store.glob("v1/*/*/claims/*/*/beat.json"):
+        os.utime(beat, (time.time() - age_s, time.time() - age_s))
+    told = {each["scope"]: each for each in json.loads(run("ls", "--json", "--store", str(store))[1])}
+    assert {each["claim"]["state"] for each in told.values()} == {judged}
+    assert told["toolchain"]["claim"]["beat_age_s"] == pytest.approx(age_s, abs=25)
+    assert told["exact"]["state"] == ("abandoned" if judged == "lapsed" else "awaited")
+    text = " ".join(run("ls", "--store", str(store))[1].split())
+    assert (candidate in text, first in text, f"pod-a: {judged}, last beat" in text) == (True, True, True)
+    code, said = run("show", name, "--store", str(store))
+    assert (code, candidate in said, f"pod-a: {judged}, last beat" in said) == (0, True, True)
+    shown = json.loads(run("show", name, "--json", "--store", str(store))[1])
+    assert (shown["state"], shown["claim"]["state"], shown["name"]) == ("candidate", judged, name)
+
+
+def test_ls_leaves_nothing_behind_where_it_asked_for_the_stores_clock(store: Path) -> None:
+    opened = open_store(str(store), "read-write", time.sleep)
+    found = listed(store)
+    Claims(opened, "toolchain", found["key"], "pod-a").try_to_take(found["name"])
+    before = sorted(store.rglob("*"))
+    assert listed(store)["claim"]["state"] == "held"
+    assert sorted(store.rglob("*")) == before
 
 
 def test_ls_shows_a_generation_on_which_two_engines_died_as_condemned(store: Path) -> None:

@@ -57,6 +57,8 @@ async def test_kernels_and_stalls_of_each_step_are_shown_before_and_after(profil
     assert (name, count) == ("log-probabilities", "1")
     assert all(unit in f"{first} {best} {last} {stall}" for unit in (" ms",))
     assert "Stalls absorbed: " in ended.out
+    prompts = next(line for line in ended.out.splitlines() if line.startswith("prompts"))
+    assert " s in 2" in prompts
     assert "Kernels compiled: " in ended.out
     assert f"compiled {kernels} kernels" in ended.out
     assert "Profile small, as given." in ended.err
@@ -81,8 +83,10 @@ async def test_the_result_as_json_is_alone_on_standard_output(profile: Path, tmp
     found = json.loads(ended.out)
     assert (found["outcome"], found["compiling_seen"], found["model"]) == ("converged", True, "fake-model")
     assert sum(found["kernels"].values()) == compiled
-    assert {each["step"] for each in found["stalls"]} >= {"log-probabilities"}
-    assert found["stalls_s"] >= STALL_S
+    stalled = [(each["step"], each["burst"]) for each in found["stalls"]]
+    assert {*stalled} >= {("prompts", "1"), ("prompts", "600"), ("log-probabilities", "logprobs 5")}
+    assert found["stalls_s"] >= 3 * STALL_S
+    assert found["stalls_s"] == pytest.approx(sum(step["stall_s"] for step in found["steps"]), abs=0.001)
     assert "prompts: done" in ended.err
 
 

@@ -97,3 +97,24 @@ def test_a_command_that_ends_early_gives_what_it_has(argv: list[str]):
 
 def test_flags_are_declared_the_way_they_are_looked_up():
     assert all("_" not in name for name in FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "seconds", "source"),
+    [
+        ("", {}, None, None),
+        ("", {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800"}, 1800, "environment VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"),
+        ("-tp 2", {}, 600, "default of NCCL's watchdog"),
+        ("-tp 2 --distributed-timeout-seconds 1200", {}, 1200, "argv --distributed-timeout-seconds"),
+        ("-tp 2", {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600"}, 3600, "environment VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"),
+        ("-tp 1", {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "soon"}, None, None),
+    ],
+)
+def test_how_long_the_engine_bears_with_one_step_is_the_longest_that_is_known(words, environment, seconds, source):
+    hint = hints_from_argv(("vllm", "serve", "m", *words.split()), environment).get("step_timeout_s")
+    assert (hint and hint.value, hint and hint.source) == (seconds, source)
+
+
+def test_how_long_kv_blocks_wait_for_a_peer_is_read_from_the_connectors_variable():
+    hint = hints_from_argv(("vllm", "serve", "m"), {"VLLM_NIXL_ABORT_REQUEST_TIMEOUT": "30"})["kv_release_s"]
+    assert (hint.value, hint.source) == (30, "environment VLLM_NIXL_ABORT_REQUEST_TIMEOUT")

@@ -176,3 +176,30 @@ def test_a_page_of_hundreds_of_buckets_is_not_parsed_bucket_by_bucket():
     found = read(page + "vllm:num_requests_running 1\n")
     assert found.lines == 2001
     assert set(found.samples) == {"vllm:num_requests_running"}
+
+
+LENGTHS = """\
+vllm:request_prompt_tokens_bucket{engine="0",le="1.0",model_name="tiny"} 2.0
+vllm:request_prompt_tokens_bucket{engine="0",le="20.0",model_name="tiny"} 12.0
+vllm:request_prompt_tokens_bucket{engine="0",le="+Inf",model_name="tiny"} 185.0
+vllm:request_prompt_tokens_bucket{engine="1",le="1.0",model_name="tiny"} 1.0
+vllm:request_prompt_tokens_bucket{engine="1",le="20.0",model_name="tiny"} 1.0
+vllm:request_prompt_tokens_bucket{engine="1",le="+Inf",model_name="tiny"} 3.0
+vllm:request_generation_tokens_bucket{engine="0",le="+Inf",model_name="tiny"} 185.0
+vllm:cache_config_info{engine="0",num_gpu_blocks="10000"} 1.0
+vllm:cache_config_info{engine="1",num_gpu_blocks="3900"} 1.0
+vllm:cache_config_info{engine="2",num_gpu_blocks="None"} 1.0
+"""
+
+
+def test_lengths_of_requests_are_read_by_their_own_bounds_and_summed_over_engines():
+    stats = statistics(read(LENGTHS))
+    assert stats.prompt_lengths == {1.0: 3.0, 20.0: 13.0, float("inf"): 188.0}
+    assert stats.output_lengths == {float("inf"): 185.0}
+    assert statistics(read(V032)).prompt_lengths == {}
+
+
+def test_the_smallest_kv_cache_of_several_engines_counts():
+    page = read(LENGTHS)
+    assert page.smallest(CACHE_CONFIG, "num_gpu_blocks") == "3900"
+    assert page.smallest(CACHE_CONFIG, "nothing") is None

@@ -31,7 +31,7 @@ def groups_in(triton: Path) -> int:
 
 
 async def test_a_feature_compiles_once_and_is_reused_from_disk_by_the_next_process(tmp_path: Path):
-    script = Script(compile_seconds=0.05, log_jit=False)
+    script = Script(compile_seconds=0.5, log_jit=False)
     async with FakeEngine(script, triton=tmp_path / "triton", inductor=tmp_path / "inductor") as fake:
         await ask(fake.url)
         await ask(fake.url, 101)
@@ -45,7 +45,7 @@ async def test_a_feature_compiles_once_and_is_reused_from_disk_by_the_next_proce
         again = await ask(fake.url, 600, logprobs=5)
         assert fake.kernels.compiled == []
         assert again.ttft_s is not None
-        assert again.ttft_s < 0.05
+        assert again.ttft_s < 0.5
 
 
 async def test_a_group_file_with_paths_that_are_gone_is_a_miss(tmp_path: Path):

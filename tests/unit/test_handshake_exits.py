@@ -35,6 +35,11 @@ CASES = [
     ("clean", 0, "INFO: Application shutdown complete."),
     ("not_found", 127, "vllm: [Errno 2] No such file or directory: 'vllm'"),
     ("killed", 137, "INFO still loading"),
+    ("step_timeout", 1, "(EngineCore_DP0 pid=9) ERROR 11-29 [core.py:720] TimeoutError: RPC call to execute_model timed out."),
+    ("step_timeout", 1, "ERROR [core.py:655] TimeoutError: RPC call to sample_tokens timed out."),
+    ("step_timeout", 134, "[rank1]:[E1129 20:27:21.43 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation "
+                          "timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds"),
+    ("step_timeout", 1, "[PG 0 Rank 3] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress"),
 ]
 
 
@@ -56,7 +61,34 @@ def test_signals_from_outside_do_not_count_and_faults_do(number: int, cause: str
 def test_only_what_a_cache_can_bring_about_counts():
     counting = {classify_exit(Exited(code, None, 1, False, (line,))).cause for _, code, line in CASES
                 if classify_exit(Exited(code, None, 1, False, (line,))).counts}
-    assert counting == {"crash", "wrong_arch", "driver_too_old"}
+    assert counting == {"crash", "wrong_arch", "driver_too_old", "step_timeout"}
+
+
+STALLED = Exited(1, None, 1210, False, ("ERROR [core.py:720] TimeoutError: RPC call to execute_model timed out.",))
+
+
+def test_a_step_that_ran_out_of_time_while_kernels_were_compiled_is_a_compile_stall_that_passes():
+    found = classify_exit(STALLED, compiled=lambda: True)
+    assert (found.cause, found.counts, found.passing) == ("compile_stall", False, True)
+    assert found.sentence.startswith("Compile stall:")
+    assert "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS" in found.sentence
+
+
+def test_a_step_that_ran_out_of_time_without_compiling_counts_against_the_restored_cache():
+    found = classify_exit(STALLED, compiled=lambda: False)
+    assert (found.cause, found.counts, found.passing) == ("step_timeout", True, False)
+
+
+def test_the_live_cache_is_not_looked_through_for_another_cause():
+    def looked() -> bool:
+        raise AssertionError
+
+    assert classify_exit(Exited(1, None, 1, False, ("torch.OutOfMemoryError: x",)), compiled=looked).cause == "out_of_memory"
+
+
+def test_the_worker_that_ran_out_of_memory_explains_the_one_that_waited_for_it():
+    lines = ("ERROR torch.OutOfMemoryError: CUDA out of memory", "ERROR TimeoutError: RPC call to execute_model timed out.")
+    assert classify_exit(Exited(1, None, 1, False, lines), compiled=lambda: True).cause == "out_of_memory"
 
 
 def test_an_end_that_was_asked_for_is_no_crash():

@@ -101,6 +101,10 @@ def _mutant(change: str) -> Step:
         after, commands = lc.step(s, event, policy)
         return after, tuple(command for command in commands if not isinstance(command, lc.Unprove))
 
+    def renews_what_has_served(s, event, policy):
+        asked = isinstance(event, lc.VerifyEnded) and event.restart and event.work == s.work
+        return lc.step(replace(s, served=False) if asked else s, event, policy)
+
     return locals()[change]
 
 
@@ -118,6 +122,7 @@ def _mutant(change: str) -> Step:
         ("goes_on_after_the_end", "stopped is not the end"),
         ("never_leaves_suspension", "no way to ready"),
         ("keeps_a_lost_engine_proven", "stays proven"),
+        ("renews_what_has_served", "users' requests"),
     ],
 )
 def test_the_walk_catches_a_planted_bug(change: str, complaint: str) -> None:

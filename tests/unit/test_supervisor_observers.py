@@ -222,8 +222,8 @@ def test_an_engine_is_steady_after_five_equal_reports_and_not_before() -> None:
 def test_numbers_that_the_engine_does_not_show_are_left_out_of_the_metrics() -> None:
     pod = make_pod([0.0])
     EngineObserver(pod, lambda event: None).report(observed("up", running=2.0))
-    assert pod.metrics.value("engine_requests_running") == 2.0
-    assert pod.metrics.value("engine_kv_cache_usage_ratio") is None
+    assert pod.metrics.value("engine_requests_running", phase="warmup") == 2.0
+    assert pod.metrics.value("engine_kv_cache_usage_ratio", phase="warmup") is None
 
 
 def test_an_engine_process_that_was_replaced_is_counted() -> None:
@@ -278,3 +278,45 @@ def test_a_burst_is_left_out_after_one_death_by_itself_or_two_from_outside() -> 
     assert pod.convict() == {"prefill/8192"}
     pod.last_end = "out_of_memory"
     assert pod.convict() == {"prefill/8192", "mixed/1"}
+
+
+STALLED = "(EngineCore pid=9) ERROR [core.py:720] TimeoutError: RPC call to execute_model timed out."
+
+
+def _stall(scene: Scene, live: Path) -> lc.AttemptClosed:
+    scene.pod.live_cache = str(live)
+    launcher = scene.launcher(1)
+    launcher.write("facts.json", {"argv": ["vllm"]})
+    scene.look()
+    launcher.exit(lines=(STALLED,))
+    return next(event for event in scene.look() if isinstance(event, lc.AttemptClosed))
+
+
+def test_a_step_that_timed_out_while_kernels_were_compiled_is_a_compile_stall(scene: Scene, tmp_path: Path) -> None:
+    kernel = tmp_path / "live" / "triton" / "A" / "k.cubin"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_bytes(b"x")
+    closed = _stall(scene, tmp_path / "live")
+    assert (closed.counts, closed.passing) == (False, True)
+    assert closed.detail.startswith("Compile stall:")
+    assert scene.pod.metrics.value("engine_restarts_total", cause="compile_stall") == 1
+
+
+def test_a_step_that_timed_out_on_restored_kernels_alone_counts_against_them(scene: Scene, tmp_path: Path) -> None:
+    kernel = tmp_path / "live" / "triton" / "A" / "k.cubin"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_bytes(b"x")
+    os.utime(kernel, (50.0, 50.0))
+    closed = _stall(scene, tmp_path / "live")
+    assert (closed.counts, closed.passing) == (True, False)
+
+
+def test_a_burst_is_not_left_out_for_a_compile_stall_however_often() -> None:
+    pod = make_pod([0.0])
+    for _ in range(3):
+        pod.suspect(["prefill/8192"])
+        pod.last_end = "compile_stall"
+        assert pod.convict() == frozenset()
+    pod.suspect(["prefill/8192"])
+    pod.last_end = "out_of_memory"
+    assert pod.convict() == {"prefill/8192"}

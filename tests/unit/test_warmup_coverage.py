@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def _without(name: str) -> dict[str, Any]:
         json.dumps(WHOLE.to_json() | {"converged": 1}).encode(),
         json.dumps(WHOLE.to_json() | {"sizes": {"token counts": ["x"]}}).encode(),
         *(json.dumps(WHOLE.to_json() | {"matters": [each]}).encode() for each in BAD_MATTERS),
-        *(json.dumps(_without(name)).encode() for name in WHOLE.to_json()),
+        *(json.dumps(_without(name)).encode() for name in WHOLE.to_json() if name != "mix"),
     ],
 )
 def test_a_damaged_or_foreign_document_is_no_coverage_and_is_told_of(tmp_path: Path, content: bytes):
@@ -213,3 +214,18 @@ async def test_an_engine_that_calibrates_itself_sees_text_before_any_replay():
     earlier = Coverage(plan=plan_digest(plan), converged=True, matters=WHOLE.matters[:2])
     await WarmupRunner(engine, plan, kernels, WarmPolicy(), now, random.Random(1), coverage=earlier).run()
     assert isinstance(engine.requests[0].prompt, str)
+
+
+def test_a_document_of_a_version_without_recorded_mixes_counts_its_draws_for_the_profiles() -> None:
+    assert Coverage.from_json(_without("mix")).mix == "profile"
+
+
+async def test_draws_from_another_mix_say_nothing_about_this_one() -> None:
+    have: set[object] = set()
+    first, _ = await _warm(have)
+    assert first.coverage is not None
+    again, _ = await _warm(have, first.coverage)
+    assert "of earlier pods" in again.sentence
+    other, _ = await _warm(have, replace(first.coverage, mix="recorded"))
+    assert (other.outcome, other.rounds) == ("converged", 0)
+    assert "of earlier pods)" not in other.sentence

@@ -179,3 +179,10 @@ def test_draws_stay_below_what_killed_an_engine():
     assert max(burst.tokens for burst in drawn) < 100
     assert max(burst.longest_prompt for burst in drawn) < 60
     assert max(burst.concurrency for burst in drawn) == 2
+
+
+def test_an_engine_that_fixes_its_scales_from_first_traffic_is_warned_of_and_sees_text_first():
+    plan = make_plan(profile({"kind": "prefill", "tokens": [1, 16, 17]}), replace(FACTS, calculate_kv_scales=True))
+    assert plan.steps[0].name == "calibration"
+    assert any("fixes the scales of its KV cache" in note for note in plan.notes)
+    assert not any("scales" in note for note in make_plan(plan.profile, FACTS).notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,9 +54,7 @@ def _runner(
     )
 
 
-async def _warm(
-    engine: StandInEngine, what: Profile, witness: Witness | None = None, **more: Any
-) -> WarmResult:
+async def _warm(engine: StandInEngine, what: Profile, witness: Witness | None = None, **more: Any) -> WarmResult:
     return await _runner(engine, what, witness, **more).run()
 
 
@@ -144,6 +143,25 @@ async def test_a_budget_of_zero_sends_nothing():
     assert (result.outcome, engine.requests) == ("disabled", [])
 
 
+async def test_an_engine_without_a_safe_payload_is_unwarmed_with_the_reason_and_gets_nothing():
+    engine = StandInEngine()
+    facts = replace(FACTS, role="prefill", kv_connectors=("P2pNcclConnector",))
+    plan = make_plan(load_profile("sm90"), facts)
+    result = await WarmupRunner(engine, plan, KernelModel(nothing_compiles), WarmPolicy(), now, random.Random(1)).run()
+    assert (result.outcome, result.reason, engine.requests) == ("unwarmed", "no_safe_payload", [])
+    assert "role is prefill through P2pNcclConnector" in result.sentence
+    assert "no safe local payload" in result.to_json()["sentence"]
+    assert result.coverage is None
+
+
+async def test_a_profile_of_which_nothing_fits_is_unwarmed_and_says_what_does_not_fit():
+    engine = StandInEngine()
+    result = await _warm(engine, profile({"kind": "adapters"}))
+    assert (result.outcome, result.reason, engine.requests) == ("unwarmed", "no_steps", [])
+    assert "adapters: the engine lists no adapters" in result.sentence
+    assert "WARMUP_PROFILE" in result.sentence
+
+
 async def test_noise_below_the_floor_is_flat():
     engine = StandInEngine(ttft_s=0.01)
     engine.stall = lambda _: 0.04 if 3 < len(engine.requests) <= 6 else 0.0
@@ -209,9 +227,7 @@ async def test_an_engine_that_answers_everything_with_500_fails_at_the_first_ste
 
 async def test_one_broken_kind_of_request_fails_the_warm_up_after_the_rest_was_warmed():
     engine = StandInEngine()
-    engine.answer = lambda request: (
-        failed("broken", "HTTP 500: boom", 500) if "min_p" in request.extra else None
-    )
+    engine.answer = lambda request: failed("broken", "HTTP 500: boom", 500) if "min_p" in request.extra else None
     result = await _warm(engine, profile(SAMPLING, PREFILL))
     assert (result.outcome, result.reason) == ("failed", "warmup_http_500")
     assert [step.state for step in result.steps] == ["failed", "done"]
@@ -321,6 +337,33 @@ async def test_the_first_and_the_last_time_to_first_token_of_a_step_are_told():
     assert step.ttft_first_s == pytest.approx(3.02)
     assert step.ttft_last_s == step.ttft_best_s == pytest.approx(0.02)
     assert (step.kernels, step.rounds, step.requests) == (3, 2, 6)
+
+
+async def test_every_burst_that_stalled_is_told_and_not_the_slowest_alone():
+    engine, kernels = StandInEngine(), KernelModel(length, known=(16,))
+    engine.stall = kernels.stall
+    (step,) = (await _warm(engine, profile(PREFILL), kernels)).steps
+    assert [each.burst for each in step.stalls] == ["1", "17"]
+    assert [each.slowest_s for each in step.stalls] == pytest.approx([3.02, 3.02])
+    assert step.stall_s == pytest.approx(6.0)
+    assert step.to_json()["stalls"] == 2
+    assert step.to_json()["stall_s"] == pytest.approx(6.0)
+
+
+async def test_a_stall_in_a_later_round_counts_too():
+    engine = StandInEngine()
+    kernels = KernelModel(lambda _: len(engine.requests) if len(engine.requests) in (2, 5) else None)
+    engine.stall = kernels.stall
+    (step,) = (await _warm(engine, profile(PREFILL), kernels)).steps
+    assert [each.burst for each in step.stalls] == ["16"]
+    assert step.stall_s == pytest.approx(6.0)
+
+
+async def test_noise_is_no_stall():
+    engine = StandInEngine()
+    engine.stall = lambda _: 0.04 if len(engine.requests) == 2 else 0.0
+    (step,) = (await _warm(engine, profile(PREFILL, **_converge(clean_rounds=2)))).steps
+    assert step.stalls == ()
 
 
 async def test_prompts_differ_between_rounds():

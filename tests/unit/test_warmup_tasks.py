@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import random
 import wave
@@ -86,6 +87,7 @@ def test_each_rank_works_alone_and_then_all_at_once():
         ({"kind": "speculative"}, "drafts no tokens"),
         ({"kind": "data_parallel", "tokens": [1]}, "one data-parallel rank"),
         ({"kind": "image"}, "doesn't tell whether it takes pictures"),
+        ({"kind": "audio"}, "doesn't tell whether it takes recordings"),
     ],
 )
 def test_a_step_about_what_an_engine_lacks_is_left_out_and_is_no_fault(step, part):
@@ -149,6 +151,17 @@ def test_a_picture_goes_into_the_chat_message_as_data():
     assert request.messages is not None
     image, text = request.messages[-1]["content"]
     assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert text == {"type": "text", "text": "What?"}
+
+
+def test_a_recording_goes_into_the_chat_message_as_a_wav_file():
+    (burst,) = _bursts({"kind": "audio", "seconds": [0.5], "text": "What?"}, sounds=True)
+    (request,) = _requests(burst)
+    assert request.messages is not None
+    sound, text = request.messages[-1]["content"]
+    assert (sound["type"], sound["input_audio"]["format"]) == ("input_audio", "wav")
+    with wave.open(io.BytesIO(base64.b64decode(sound["input_audio"]["data"]))) as file:
+        assert file.getnframes() == 8000
     assert text == {"type": "text", "text": "What?"}
 
 

@@ -16,9 +16,7 @@ from tests.unit.warmup_engine import FACTS, StandInEngine, failed
 
 pytestmark = pytest.mark.looptime
 
-GOOD = Completion(
-    ok=True, status=200, ttft_s=0.1, total_s=0.2, text="they waved at the boat and went home", tokens=9
-)
+GOOD = Completion(ok=True, status=200, ttft_s=0.1, total_s=0.2, text="they waved at the boat and went home", tokens=9)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +54,7 @@ def test_text_that_is_merely_odd_is_not(text):
 def test_random_weights_are_not_degenerate():
     """Tokens drawn evenly from a byte-level vocabulary of 4096, of which one in 16 is a lone byte."""
     rng = random.Random(1)
-    pieces = [chr(rng.randrange(97, 123)) * 1 + chr(rng.randrange(32, 123)) for _ in range(3840)] + [
-        "\ufffd"
-    ] * 256
+    pieces = [chr(rng.randrange(97, 123)) * 1 + chr(rng.randrange(32, 123)) for _ in range(3840)] + ["\ufffd"] * 256
     for _ in range(2000):
         assert text_wrong("".join(rng.choice(pieces) for _ in range(32)), 32) == ""
 
@@ -81,9 +77,7 @@ def test_plausible_numbers_pass():
 
 
 def test_one_answer_to_all_prompts_is_degenerate():
-    assert "2 different prompts got the same answer" in same_everywhere(
-        ["always the same", "always the same"]
-    )
+    assert "2 different prompts got the same answer" in same_everywhere(["always the same", "always the same"])
     assert same_everywhere(["always the same", "never the same"]) == ""
 
 
@@ -105,9 +99,7 @@ def _says(text: str) -> StandInEngine:
     return engine
 
 
-@pytest.mark.parametrize(
-    "text", ["!" * 32, "", " the" * 32, "\ufffd" * 32, "the same good sentence for everybody"]
-)
+@pytest.mark.parametrize("text", ["!" * 32, "", " the" * 32, "\ufffd" * 32, "the same good sentence for everybody"])
 async def test_a_broken_engine_is_called_degenerate(text):
     result = await verify(_says(text), FACTS)
     assert result.outcome == "degenerate"
@@ -171,3 +163,42 @@ async def test_the_canary_is_one_request():
 @pytest.mark.parametrize(("text", "outcome"), [("!" * 12, "degenerate"), ("", "degenerate")])
 async def test_the_canary_notices_a_broken_engine(text, outcome):
     assert (await canary(_says(text), FACTS)).outcome == outcome
+
+
+async def test_an_engine_without_a_safe_payload_is_not_asked_for_its_output():
+    engine = StandInEngine()
+    facts = replace(FACTS, role="decode")
+    for result in (await verify(engine, facts), await canary(engine, facts)):
+        assert result.outcome == "skipped"
+        assert "no safe local payload" in result.sentence
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("tasks", "kind"), [(("embed",), "embed"), (("score",), "score"), (("transcription",), "transcription")]
+)
+async def test_an_engine_that_generates_no_text_is_asked_for_what_it_does(tasks, kind):
+    engine = StandInEngine()
+    engine.answer = lambda _: Completion(ok=True, status=200, ttft_s=None, total_s=0.1)
+    result = await verify(engine, replace(FACTS, tasks=tasks))
+    assert result.outcome == "passed"
+    assert [request.work.kind for request in engine.requests if request.work] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("broken", "failed"), ("reset", "engine_gone"), ("unsupported", "skipped")]
+)
+async def test_other_work_that_is_not_answered_is_told(kind, outcome):
+    engine = StandInEngine()
+    engine.answer = lambda _: failed(kind, "HTTP 5xx: numba", None)
+    result = await verify(engine, replace(FACTS, tasks=("transcription",)))
+    assert result.outcome == outcome
+    assert "numba" in result.sentence
+
+
+async def test_an_engine_that_takes_no_text_at_all_is_not_called_broken():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("unsupported", "HTTP 404: no such endpoint", 404)
+    result = await verify(engine, FACTS)
+    assert result.outcome == "skipped"
+    assert "no such endpoint" in result.sentence

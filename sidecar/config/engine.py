@@ -1,0 +1,68 @@
+"""Settings about the engine: where it answers, what it is, and what is shared with its container.
+
+What is done with its caches and its traffic is declared beside this file.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+from pydantic import Field
+
+from sidecar.config.group import Group
+
+
+class EngineSettings(Group):
+    """The engine, its image and its container."""
+
+    engine_url: str = Field(
+        "http://127.0.0.1:8000",
+        pattern=r"^https?://[^/\s]+$",
+        description="Where the engine answers: scheme, host and port, no path.",
+    )
+    engine: Literal["auto", "vllm"] = Field("auto", description="Which engine it is; `auto` asks the port.")
+    api_key_file: Path | None = Field(None, description="File with the engine's API key; re-read when it changes.")
+    model: str = Field("", description="Served model name to send traffic to; empty: the first that /v1/models lists.")
+    image: str = Field(
+        "",
+        pattern=r"^(\S+@sha256:[0-9a-f]{64})?$",
+        description="Reference of the engine's image pinned by digest; enters the key of exact caches when set.",
+    )
+    sm: str = Field(
+        "",
+        pattern=r"^(sm\d{2,3}|cpu)?$",
+        description="SM version such as `sm90`, or `cpu`; empty: asked from NVML, then from the launcher's facts.",
+    )
+    control_dir: Path = Field(
+        Path("/run/warmup"), description="Directory shared with the engine container: launcher, handshake, socket."
+    )
+    launcher: bool = Field(
+        True, description="The engine's command is prefixed by the launcher; `false`: the sidecar only sees its port."
+    )
+
+    @pydantic.field_validator("engine_url")
+    @classmethod
+    def _plain_address(cls, value: str) -> str:
+        found = urllib.parse.urlsplit(value)
+        if found.username or found.password:
+            raise ValueError("must not hold a user or password: it is shown on the status page")
+        try:
+            _ = found.port
+        except ValueError:
+            raise ValueError("the port must be a number up to 65535") from None
+        return value
+
+    @pydantic.field_validator("control_dir")
+    @classmethod
+    def _absolute_directory(cls, value: Path) -> Path:
+        return absolute(value)
+
+
+def absolute(value: Path) -> Path:
+    """Give the path, or raise ValueError when it is relative."""
+    if not value.is_absolute():
+        raise ValueError("must be an absolute path, because engine and sidecar must mean the same directory")
+    return value

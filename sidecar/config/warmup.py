@@ -1,0 +1,68 @@
+"""Settings about warm-up and the check of the output, and what follows when either fails.
+
+The traffic itself is described by profiles, not by settings.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import pydantic
+from pydantic import Field
+
+from sidecar.config.group import Group
+
+GoldenPolicy = Literal["retry-cold", "hold", "serve"]
+
+
+class WarmupSettings(Group):
+    """Warm-up, golden check, and the policies of both."""
+
+    profile: str = Field("auto", description="Warm-up profile: `auto` (by SM version), a shipped name, or a path.")
+    warm_budget_s: float = Field(
+        1800,
+        ge=0,
+        le=86400,
+        description="Cap of warm-up; 0: none is done. 30 minutes: a first boot on an empty store compiles so long.",
+    )
+    request_timeout_s: float = Field(
+        900,
+        gt=0,
+        le=7200,
+        description="Cap of one warm-up request. Beyond the 600 s after which NCCL's watchdog ends a stalled engine.",
+    )
+    kv_release_s: float = Field(
+        600,
+        ge=0,
+        le=86400,
+        description="How long KV cache may stay pinned after the warm-up of an engine that hands it on (role prefill), before "
+        "that is told and the pod flagged. Beyond the 480 s after which vLLM's connectors let go of what nobody fetched.",
+    )
+    restart_after_cold: Literal["never", "once"] = Field(
+        "never",
+        description="`once`: an engine that started cold is restarted before it takes traffic, once its caches are published, "
+        "because compiling leaves its KV cache smaller until then. Needs the launcher.",
+    )
+    on_golden_failed: str = Field(
+        "retry-cold,hold",
+        description="What to do about degenerate output, tried in order: `retry-cold`, `hold`, `serve`.",
+    )
+    on_unwarmed: Literal["serve", "hold"] = Field(
+        "serve", description="Whether a pod whose warm-up failed or ran out of budget takes traffic (flagged) or not."
+    )
+
+    @pydantic.field_validator("on_golden_failed")
+    @classmethod
+    def _known_policies(cls, value: str) -> str:
+        words = [word.strip() for word in value.split(",") if word.strip()]
+        for word in words:
+            if word not in get_args(GoldenPolicy):
+                raise ValueError(f"'{word}' is not one of {', '.join(get_args(GoldenPolicy))}")
+        if not words:
+            raise ValueError("name at least one of " + ", ".join(get_args(GoldenPolicy)))
+        return ",".join(words)
+
+    @property
+    def golden_policies(self) -> tuple[str, ...]:
+        """Give the policies of `on_golden_failed` in the order in which they are tried."""
+        return tuple(self.on_golden_failed.split(","))

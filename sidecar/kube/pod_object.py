@@ -1,0 +1,101 @@
+"""Reads a Pod object: which container is ours, which the engine's, and single fields of both.
+
+Nothing is concluded here; shapes that are not as expected count as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Paths by which our container is known among the others, whatever it is called; see `web/app.py`.
+PROBES = ("/startupz", "/readyz", "/livez")
+#: The file that the engine's command is prefixed with.
+LAUNCHER = "launcher.py"
+GPU = "nvidia.com/gpu"
+
+Container = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Containers:
+    """The two containers that matter; None where none can be told from the others. `native`, `ordinary`: of ours."""
+
+    sidecar: Container | None
+    engine: Container | None
+    native: bool = False
+    ordinary_init: bool = False
+
+
+def find(pod: Mapping[str, Any]) -> Containers:
+    """Find our container by its probes and the engine's by launcher, GPU, or because it is the only other one."""
+    spec = mapping(pod.get("spec"))
+    first, then = list(_listed(spec, "initContainers")), list(_listed(spec, "containers"))
+    sidecar = next((each for each in (*first, *then) if _is_ours(each)), None)
+    others = [each for each in then if each is not sidecar]
+    engine = next((each for each in others if any(LAUNCHER in word for word in words(each))), None)
+    engine = engine or next((each for each in others if gpus(each)), None)
+    engine = engine or (others[0] if len(others) == 1 else None)
+    in_init = any(each is sidecar for each in first)
+    native = sidecar is not None and in_init and sidecar.get("restartPolicy") == "Always"
+    return Containers(sidecar, engine, native, in_init and not native)
+
+
+def words(container: Container) -> tuple[str, ...]:
+    """Give command and arguments of a container as they stand in its spec."""
+    found: list[str] = []
+    for key in ("command", "args"):
+        given = container.get(key)
+        found += map(str, given) if isinstance(given, list) else ()
+    return tuple(found)
+
+
+def gpus(container: Container) -> int:
+    """Give the number of GPUs that a container is limited to; 0 for none or for a number that can't be read."""
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    try:
+        return int(str(limits.get(GPU, 0)))
+    except ValueError:
+        return 0
+
+
+def status_of(pod: Mapping[str, Any], container: Container | None) -> Mapping[str, Any]:
+    """Give the status of a container; empty while the kubelet has not reported one."""
+    status = mapping(pod.get("status"))
+    for key in ("containerStatuses", "initContainerStatuses"):
+        for each in _listed(status, key):
+            if container is not None and each.get("name") == container.get("name"):
+                return each
+    return {}
+
+
+def probe_budget_s(container: Container, probe: str) -> float | None:
+    """Give how long a probe may fail before the container is killed; None without that probe.
+
+    Kubernetes documentation, "Configure Liveness, Readiness and Startup Probes": defaults 0, 10 s and 3.
+    """
+    found = mapping(container.get(probe))
+    if not found:
+        return None
+    try:
+        return float(found.get("initialDelaySeconds") or 0) + float(found.get("periodSeconds") or 10) * float(
+            found.get("failureThreshold") or 3
+        )
+    except (TypeError, ValueError):
+        return None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Give a mapping, an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(around: Mapping[str, Any], key: str) -> Iterator[Container]:
+    found = around.get(key)
+    yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
+
+
+def _is_ours(container: Container) -> bool:
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    return any(mapping(mapping(container.get(probe)).get("httpGet")).get("path") in PROBES for probe in probes)

@@ -1,0 +1,23 @@
+"""The engine's own numbers at the end of a warm-up: from there on they are traffic's.
+
+How they are split is the business of `metrics/engine_series.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from sidecar.errors import EngineError
+from sidecar.supervisor.pod import Pod
+
+#: A well engine answers within milliseconds; readiness is not kept waiting for a slow one. Seconds.
+DEADLINE_S = 2.0
+
+
+async def take(pod: Pod) -> None:
+    """Read the engine's metrics before ready, so that nothing of warm-up counts as traffic; without an answer some may."""
+    with suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(DEADLINE_S):
+            stats = await pod.engine.stats()
+        pod.metrics.baseline(stats.to_json(), pod.board.wall())

@@ -1,0 +1,131 @@
+"""Tells when an engine that is not ready yet makes no progress at all: no kernel file, no word in its log, no token.
+
+Told and not acted upon: a compile may be that slow, and a budget ends the warm-up in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sidecar.caches import families
+from sidecar.caches.held_locks import HeldLocks
+from sidecar.lifecycle import Phase
+from sidecar.supervisor.pod import Pod
+from sidecar.warmup.tree_watch import TreeWatch
+
+LOOK_S = 5.0
+#: An engine that loads weights waits for disk and network; one whose ranks wait for each other keeps its GPUs this busy.
+BUSY = 0.95
+#: GPU memory in use is compared in steps of so many bytes: smaller changes are no weights being loaded.
+MEMORY_STEP = 64 << 20
+
+
+class ProgressWatch:
+    """Compares looks. `now` in monotonic seconds; `patience_s`: without any change for so long, it is told."""
+
+    def __init__(self, pod: Pod, patience_s: float) -> None:
+        self._pod = pod
+        self._patience_s = patience_s
+        self._tree = TreeWatch(Path(pod.live_cache or "/nonexistent"), families.stored_families())
+        self._locks = HeldLocks()
+        self._last: tuple[object, ...] = ()
+        self._moved_at = 0.0
+        self._told = ""
+
+    async def look(self, now: float) -> None:
+        """Look once: note any progress, and tell when there was none for too long."""
+        pod = self._pod
+        held = await self._held(now)
+        if not _is_due(pod, bool(held)):
+            self._reset()
+            return
+        written = False
+        with suppress(OSError):
+            before, after = await asyncio.to_thread(self._tree.look, thorough=False)
+            written = before != after
+        seen = (*_signs(pod), pod.board.phase, tuple(sorted(held)))
+        if written or seen != self._last or not self._moved_at:
+            self._reset(seen, now)
+        elif now - self._moved_at >= self._patience_s:
+            self._tell(now - self._moved_at, max(held, key=lambda path: held[path], default=""))
+
+    async def _held(self, now: float) -> dict[str, float]:
+        """Look for compile locks that are held; one that hangs keeps an engine from starting without a word in its log."""
+        if not self._pod.live_cache or self._pod.board.phase is Phase.READY:
+            return {}
+        return await asyncio.to_thread(self._locks.look, self._pod.live_cache, now)
+
+    def _reset(self, seen: tuple[object, ...] = (), now: float = 0.0) -> None:
+        pod = self._pod
+        self._last, self._moved_at = seen, now
+        if self._told:
+            if pod.board.waits_for == self._told:
+                pod.board.waits_for = ""
+            pod.board.engine = {**pod.board.engine, "no_progress": None}
+            self._told = ""
+        pod.metrics.no_progress(0.0)
+
+    def _tell(self, seconds: float, lock: str) -> None:
+        pod = self._pod
+        pod.metrics.no_progress(seconds)
+        sentence = _sentence(pod, seconds, lock)
+        if not self._told:
+            pod.board.tell(sentence, "warning")
+        self._told = sentence
+        pod.board.waits_for = sentence
+        pod.board.engine = {**pod.board.engine, "no_progress": sentence}
+
+
+async def watch(pod: Pod) -> None:
+    """Look again and again until cancelled."""
+    watching = ProgressWatch(pod, pod.settings.stall_s)
+    while True:
+        await watching.look(pod.clock())
+        await asyncio.sleep(LOOK_S)
+
+
+def _is_due(pod: Pod, locked: bool) -> bool:
+    """Say whether progress is to be expected: requests are under way, or an engine that starts compiles something.
+
+    It does when it keeps its GPUs busy, or when a lock of its compilers is held.
+    """
+    if pod.board.phase in (Phase.WARMING, Phase.VERIFYING):
+        return not pod.asleep()
+    started = pod.board.phase is Phase.AWAITING_ENGINE and bool(pod.board.engine.get("attempt"))
+    busiest = _busiest(pod.board.gpu)
+    return started and (locked or (busiest is not None and busiest >= BUSY))
+
+
+def _signs(pod: Pod) -> tuple[object, ...]:
+    """Give everything whose change is progress."""
+    stats = pod.observation.stats if pod.observation else None
+    counted = (stats.progress, stats.kv_cache_usage, stats.running, stats.identity) if stats else ()
+    lines = (pod.jit_lines, pod.fatal_lines, tuple(sorted(pod.line_hints)))
+    memory = tuple(int(gpu.get("memory_used_bytes") or 0) // MEMORY_STEP for gpu in _gpus(pod.board.gpu))
+    return (counted, lines, memory, pod.board.warmup.get("requests"))
+
+
+def _sentence(pod: Pod, seconds: float, lock: str) -> str:
+    busiest = _busiest(pod.board.gpu)
+    gpus = f", GPU {busiest:.0%} busy".replace("%", " %") if busiest is not None else ""
+    doing = "while the engine starts" if pod.board.phase is Phase.AWAITING_ENGINE else "with requests under way"
+    held = f" All that time {lock} was held: the engine may be stuck in a compile lock." if lock else ""
+    return (
+        f"No forward progress for {seconds:.0f} s {doing}: no new kernel file, no word of compiling in the engine's log, "
+        f"no token{gpus}. One kernel that compiles so long is rare; ranks that wait for each other look like this. If it "
+        f"stays so, end the engine's container and look at what its ranks last logged.{held}"
+    )
+
+
+def _gpus(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    gpus = found.get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list | tuple) else []
+
+
+def _busiest(found: Mapping[str, Any]) -> float | None:
+    used = [float(gpu["utilization_ratio"]) for gpu in _gpus(found) if gpu.get("utilization_ratio") is not None]
+    return max(used, default=None)

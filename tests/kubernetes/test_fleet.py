@@ -1,0 +1,107 @@
+"""Many pods at once on one store: all become ready, none before it is warm, and what they compiled comes together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.kubelet.node import why_no_node
+from tests.kubernetes.kubelet.warm_pod import SIDECAR, Cluster, WarmPod, named
+
+pytestmark = pytest.mark.skipif(bool(why_no_node()), reason=why_no_node() or "pods can run")
+
+#: Six take what a submission has time for. Forty on two cores take minutes.
+SIZES = [6, pytest.param(40, marks=pytest.mark.slow)]
+#: For one pod of a fleet to go through a step, while all others do the same on the same two cores.
+PATIENCE_S = 120.0
+PATIENCE_FOR_EACH_S = 25.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def crowded(cluster: Cluster) -> dict[str, Any]:
+    """Give the pod with budgets for a node that runs all pods of a fleet on the cores of one."""
+    spec = cluster.spec(restore_timeout_s=900)
+    sidecar = named(spec, SIDECAR)
+    for probe in ("startupProbe", "livenessProbe"):
+        sidecar[probe]["failureThreshold"] = 900
+    return spec
+
+
+@asynccontextmanager
+async def fleet(cluster: Cluster, names: Sequence[str]) -> AsyncIterator[list[WarmPod]]:
+    """Start all pods at once."""
+    async with AsyncExitStack() as pods:
+        spec = crowded(cluster)
+        yield [await pods.enter_async_context(cluster.pod(name, spec)) for name in names]
+
+
+async def warm_when_ready(pod: WarmPod, patience_s: float) -> dict[str, Any]:
+    """Wait until the pod is Ready, and give the sidecar's status of that moment."""
+    await pod.life.until_ready(patience_s)
+    return await pod.until_status(lambda _: True, "a status", patience_s)
+
+
+async def all_ready(pods: Sequence[WarmPod]) -> list[dict[str, Any]]:
+    patience_s = PATIENCE_S + PATIENCE_FOR_EACH_S * len(pods)
+    return await asyncio.gather(*(warm_when_ready(pod, patience_s) for pod in pods))
+
+
+async def all_published(pods: Sequence[WarmPod]) -> None:
+    patience_s = PATIENCE_S + PATIENCE_FOR_EACH_S * len(pods)
+    await asyncio.gather(*(pod.until_published(patience_s) for pod in pods))
+
+
+def kernels_of(pod: WarmPod) -> set[str]:
+    return {path.parent.name for path in pod.runtime.volume("live-cache").rglob("__grp__kernel.json")}
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_pods_that_start_at_once_on_an_empty_store_are_all_warm_when_ready_and_their_kernels_come_together(
+    cluster: Cluster, size: int
+):
+    names = [f"pod-{number}" for number in range(size)]
+    compiled: set[str] = set()
+    async with fleet(cluster, names) as pods:
+        for pod in pods:
+            # What no other pod has, as if its traffic had been another.
+            await pod.until_status(lambda status: status["phase"] != "starting", "a sidecar", PATIENCE_S + size * 10)
+            pod.plant_kernels(1)
+        statuses = await all_ready(pods)
+        assert [status["warmup"]["outcome"] for status in statuses] == ["converged"] * size
+        assert [pod.life[SIDECAR].restarts for pod in pods] == [0] * size
+        await all_published(pods)
+        for pod in pods:
+            compiled |= kernels_of(pod)
+    assert len(compiled) > size
+    async with fleet(cluster, ["next"]) as [pod]:
+        [status] = await all_ready([pod])
+        assert status["restore"]["outcome"] == "hit"
+        assert kernels_of(pod) >= compiled
+    code, words = await cluster.verify()
+    assert code == 0, words
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_scale_out_on_a_warm_store_compiles_nothing_and_replays_what_the_first_pods_covered(
+    cluster: Cluster, size: int
+):
+    async with fleet(cluster, ["first-0", "first-1"]) as first:
+        await all_ready(first)
+        await all_published(first)
+        cost = min([len((await pod.engine())["requests"]) for pod in first])
+        async with fleet(cluster, [f"pod-{number}" for number in range(size - 2)]) as pods:
+            statuses = await all_ready(pods)
+            engines = [await pod.engine() for pod in pods]
+        assert [status["restore"]["outcome"] for status in statuses] == ["hit"] * len(pods)
+        assert [engine["compiled"] for engine in engines] == [[]] * len(pods)
+        # Fewer requests than the first pods were sent: those that matter, once.
+        assert max(engine["counters"]["texts"] for engine in engines) < cost

@@ -1,0 +1,72 @@
+"""Adapters that are loaded while the pod serves are warmed; those of the warm-up are left alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sidecar.engines.vllm import VllmEngine
+from sidecar.engines.watcher import Observation
+from sidecar.supervisor.adapters import AT_MOST, TOGETHER, AdapterWatch
+from sidecar.supervisor.pod import Pod
+from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_script import Script
+from tests.unit.supervised import make_pod, told
+
+
+@asynccontextmanager
+async def serving(root: Path, *adapters: str) -> AsyncIterator[tuple[Pod, FakeEngine]]:
+    """Serve with these adapters, which the warm-up has seen."""
+    async with FakeEngine(Script(adapters=list(adapters))) as fake:
+        client = VllmEngine(fake.url, api_key=lambda: None, clock=time.monotonic)
+        pod = make_pod(root, client)
+        pod.board.engine = {"limits": {"adapters": list(adapters)}}
+        try:
+            yield pod, fake
+        finally:
+            await client.close()
+
+
+async def test_an_adapter_loaded_at_run_time_is_warmed_once_alone_and_together(tmp_path: Path) -> None:
+    async with serving(tmp_path, "first") as (pod, fake):
+        watch = AdapterWatch(pod)
+        assert await watch.look() == ()
+        fake.script.adapters.append("second")
+        assert await watch.look() == ("second",)
+        assert await watch.look() == ()
+        assert [request["model"] for request in fake.requests] == ["second"] * (1 + TOGETHER)
+        assert len({request["cache_salt"] for request in fake.requests}) == 1 + TOGETHER
+        assert "Adapter second was loaded while serving and is warmed now" in told(pod)
+
+
+async def test_nothing_is_sent_to_an_engine_that_sleeps(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.adapters.append("new")
+        watch = AdapterWatch(pod)
+        pod.observation = Observation("asleep", "process:1", "")
+        assert await watch.look() == ()
+        assert fake.requests == []
+        pod.observation = None
+        assert await watch.look() == ("new",)
+
+
+async def test_an_engine_that_is_gone_costs_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        await fake.kill()
+        assert await AdapterWatch(pod).look() == ()
+
+
+async def test_an_adapter_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.adapters.append("broken")
+        fake.script.generation = "500"
+        assert await AdapterWatch(pod).look() == ("broken",)
+        assert "it does not answer" in told(pod)
+
+
+async def test_an_engine_that_is_given_adapters_by_the_hundred_is_not_flooded(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.adapters.extend(f"a{number}" for number in range(AT_MOST + 5))
+        assert len(await AdapterWatch(pod).look()) == AT_MOST

@@ -1,0 +1,96 @@
+"""An engine that is not ready and makes no progress is told, with what was looked at; one that moves is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.lifecycle import Phase
+from sidecar.supervisor.pod import Pod
+from sidecar.supervisor.progress import MEMORY_STEP, ProgressWatch
+from tests.unit.supervised import make_pod, observe, told
+
+BUSY = {"gpus": [{"utilization_ratio": 1.0, "memory_used_bytes": 60 << 30}]}
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    found = make_pod(tmp_path)
+    found.board.enter(Phase.WARMING)
+    observe(found, progress=100.0, running=4.0)
+    return found
+
+
+async def look(watch: ProgressWatch, *times: float) -> None:
+    for at in times:
+        await watch.look(at)
+
+
+async def test_a_warm_up_without_progress_is_told_once_and_is_the_reason(pod: Pod) -> None:
+    watch = ProgressWatch(pod, 120)
+    await look(watch, 10, 129)
+    assert told(pod) == ""
+    await look(watch, 131, 140)
+    assert told(pod).count("No forward progress for 121 s with requests under way") == 1
+    assert "No forward progress for 130 s" in pod.board.reason
+    assert pod.board.engine["no_progress"] == pod.board.reason
+    assert pod.metrics.value("no_progress_seconds") == 130
+
+
+def kernel(pod: Pod) -> None:
+    folder = Path(pod.live_cache, "triton", "A")
+    folder.mkdir(parents=True)
+    (folder / "k.cubin").write_bytes(b"x")
+
+
+CHANGES: dict[str, Callable[[Pod], Any]] = {
+    "token": lambda pod: observe(pod, progress=101.0, running=4.0),
+    "answer": lambda pod: setattr(pod.board, "warmup", {"requests": 7}),
+    "compile line": lambda pod: setattr(pod, "jit_lines", 1),
+    "kernel file": kernel,
+    "memory": lambda pod: setattr(pod.board, "gpu", {"gpus": [{"memory_used_bytes": MEMORY_STEP * 900}]}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_any_sign_of_progress_starts_the_count_anew(pod: Pod, change: str) -> None:
+    watch = ProgressWatch(pod, 120)
+    await look(watch, 10)
+    CHANGES[change](pod)
+    await look(watch, 125, 200)
+    assert told(pod) == ""
+    assert pod.metrics.value("no_progress_seconds") == 0
+
+
+async def test_a_stall_that_ends_is_taken_back(pod: Pod) -> None:
+    watch = ProgressWatch(pod, 120)
+    await look(watch, 10, 140)
+    observe(pod, progress=101.0, running=4.0)
+    await look(watch, 145)
+    assert pod.board.reason == pod.board.gate.sentence
+    assert pod.board.engine["no_progress"] is None
+    await look(watch, 300)
+    assert told(pod).count("No forward progress") == 2
+
+
+@pytest.mark.parametrize(("gpu", "tells"), [(BUSY, True), ({}, False), ({"gpus": [{"utilization_ratio": 0.0}]}, False)])
+async def test_an_engine_that_starts_is_only_judged_by_gpus_that_are_busy_for_nothing(
+    pod: Pod, gpu: dict[str, Any], tells: bool
+) -> None:
+    pod.board.enter(Phase.AWAITING_ENGINE)
+    pod.board.engine = {"attempt": "a"}
+    pod.board.gpu = gpu
+    await look(ProgressWatch(pod, 120), 10, 200)
+    assert ("while the engine starts" in told(pod)) is tells
+    assert ("GPU 100 % busy" in told(pod)) is tells
+
+
+@pytest.mark.parametrize("phase", [Phase.READY, Phase.SUSPENDED, Phase.AWAITING_LAUNCHER, Phase.RESTORING])
+async def test_in_other_phases_nothing_is_expected(pod: Pod, phase: Phase) -> None:
+    pod.board.enter(phase)
+    pod.board.gpu = BUSY
+    await look(ProgressWatch(pod, 120), 10, 1000)
+    assert told(pod) == ""
