@@ -80,7 +80,7 @@ def measure(
     found: dict[str, Effect] = {}
     for family in stored_families():
         before = laid.get(family.name, {})
-        if family.name in wanted and _counted(family, before):
+        if family.name in wanted and not family.ours and _counted(family, before):
             root = Path(live_cache, family.directory)
             change = changes.get(family.name, Changes())
             effect = _effect(family, before, change, root, tells)

@@ -24,7 +24,7 @@ class Family:
     to: such entries are kept, dropped and replaced whole. A family without it is kept or left empty as a whole.
     `restless` files are rewritten at each start with nothing in them that matters, such as timings; a change in them
     alone is no reason to publish. `per_rank` is a pattern of files of which each rank has one; its group `set` names
-    those that belong together.
+    those that belong together. `ours` marks what the sidecar itself writes there: no use of it tells about the engine.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Family:
     restless: tuple[str, ...] = ()
     unit: str | None = None
     validity: Validity = "none"
+    ours: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ FAMILIES: tuple[Family, ...] = (
         default_path="",
         variables={},
         unit=r"(.*)",
+        ours=True,
         note="No cache of the engine: which traffic compiled what and which sizes were visited, so that the next pod replays "
         "just that.",
     ),

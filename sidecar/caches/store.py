@@ -179,11 +179,15 @@ class DirectoryStore(Records):
             self._checkpoint("head")
 
     def write_facts(self, scope: KeyScope, known: Fingerprint) -> None:
-        """Record once which facts a key stands for."""
+        """Record once which facts a key stands for; a record that can't be read, or tells of another key, is replaced."""
         folder = self._key(scope, known.key(scope))
         with self._writing("write facts.json"), contextlib.suppress(FileExistsError):
             make_directory(folder)
-            if not (folder / "facts.json").exists():
+            there = self._is_there(folder / "facts.json")
+            if there and self._facts_of(scope, folder.name) is None:
+                (folder / "facts.json").unlink(missing_ok=True)
+                there = False
+            if not there:
                 create_json_exclusively(
                     folder / "facts.json", {"format": 1, "scope": scope, "facts": dict(known.facts(scope))}
                 )
@@ -192,12 +196,17 @@ class DirectoryStore(Records):
     def known_facts(self, scope: KeyScope, limit: int) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield up to `limit` keys of a scope with their facts; those that can't be read are passed over."""
         for key in self._names(self.root / VERSION / scope)[:limit]:
-            try:
-                facts = self._read(self._key(scope, key) / "facts.json").get("facts")
-            except WarmupError:
-                continue
-            if isinstance(facts, dict) and key_of(scope, facts) == key:
-                yield key, facts
+            with contextlib.suppress(WarmupError):
+                if (facts := self._facts_of(scope, key)) is not None:
+                    yield key, facts
+
+    def _facts_of(self, scope: KeyScope, key: str) -> dict[str, str] | None:
+        """Give the facts of a key, None when the record is garbage or of another key. Raises StoreUnavailable."""
+        try:
+            facts = self._read(self._key(scope, key) / "facts.json").get("facts")
+        except StoreDamaged:
+            return None
+        return facts if isinstance(facts, dict) and key_of(scope, facts) == key else None
 
     def add_pack(self, fill: Callable[[BinaryIO], Pack]) -> Pack:
         """Write an archive under a temporary name, then name it by its digest. `fill` writes it."""

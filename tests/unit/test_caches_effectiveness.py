@@ -84,3 +84,12 @@ def test_nothing_is_said_about_families_that_were_used(live: Path) -> None:
 def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     records_reads(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_sidecar_itself_writes_tells_nothing_about_the_engine(live: Path) -> None:
+    coverage = live / "warmup_coverage" / "coverage.json"
+    coverage.parent.mkdir()
+    coverage.write_text("{}", encoding="utf-8")
+    laid = scan_live_cache(live)
+    coverage.write_text('{"more": 1}', encoding="utf-8")
+    assert list(measure(live, laid, ["triton", "warmup_coverage"])) == ["triton"]

@@ -91,6 +91,26 @@ def test_a_facts_file_that_does_not_fit_its_key_is_not_believed(store: Directory
     assert list(store.known_facts("exact", 9)) == []
 
 
+@pytest.mark.parametrize("garbage", ["", "{", '{"format": 1, "facts": {"sm": "other"}}', "[]"])
+def test_a_damaged_facts_file_is_replaced_by_the_next_publish_of_its_key(store: DirectoryStore, garbage: str) -> None:
+    known = fingerprint(facts(), "/live")
+    store.write_facts("exact", known)
+    path = store.root / "v1/exact" / known.exact_key / "facts.json"
+    path.chmod(0o600)
+    path.write_text(garbage, encoding="utf-8")
+    store.write_facts("exact", known)
+    assert [key for key, _ in store.known_facts("exact", 9)] == [known.exact_key]
+
+
+def test_a_facts_file_that_is_right_is_left_alone(store: DirectoryStore) -> None:
+    known = fingerprint(facts(), "/live")
+    store.write_facts("exact", known)
+    path = store.root / "v1/exact" / known.exact_key / "facts.json"
+    before = path.stat().st_ino
+    store.write_facts("exact", known)
+    assert path.stat().st_ino == before
+
+
 @pytest.mark.parametrize(
     ("number", "expected", "says"),
     [
