@@ -162,7 +162,9 @@ SECTIONS: Mapping[str, str] = {
     "golden": "`outcome` (pending, running, passed, skipped, degenerate, failed, engine_gone), `sentence`, `checks`.",
     "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; "
     "`unmanaged`: directories in no family that grew (path, bytes, files, where); or `trouble`.",
-    "gpu": "What NVML says, or `unavailable` with the reason.",
+    "gpu": "What NVML says: `driver`, `cuda`, `sm`, `gpus` (those of the engine, each field null that it does not show), "
+    "`seen` (all that are visible here), `expected` (how many the engine uses, null when nobody says), `unclear` (why), "
+    "`troubles`, `seconds`; or `unavailable` with the reason and its `kind`.",
     "timeline": "Every stay in a phase with its seconds.",
     "events": "The last events, oldest first.",
 }

@@ -14,7 +14,7 @@ import pydantic
 class Group(pydantic.BaseModel):
     """A frozen group of settings. Durations in seconds, sizes in bytes, the unit at the end of the name."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

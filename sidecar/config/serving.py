@@ -44,6 +44,7 @@ class ServingSettings(Group):
     )
     gpus: str = Field(
         "",
+        pattern=r"^(\s*(GPU|MIG)-[0-9A-Za-z/-]+\s*(,\s*(GPU|MIG)-[0-9A-Za-z/-]+\s*)*)?$",
         description="UUIDs of the GPUs or MIG instances that the engine uses, separated by commas; empty: as the launcher "
         "saw them in the engine's container.",
     )

@@ -164,6 +164,18 @@ def _tasks(hints: Hints) -> Hint | None:
     return None
 
 
+def reads_text_alone(config: Mapping[str, Any]) -> bool:
+    """Say whether a model's config.json leaves no doubt that it takes text and nothing else; False when it tells nothing.
+
+    Models that see or hear have a key about it, whatever its name: `vision_config`, `audio_config`, `img_processor`,
+    `visual`, `mm_tokens`, `speech_config`, `embd_layer` (of Phi).
+    """
+    names = config.get("architectures")
+    causal = isinstance(names, list) and bool(names) and all(str(name).endswith("ForCausalLM") for name in names)
+    senses = ("vision", "visual", "vit", "image", "img", "video", "audio", "speech", "mm_", "multimodal", "embd_layer")
+    return causal and not any(word in str(key).lower() for key in config for word in senses)
+
+
 def _from_model_config(found: Gathered, config: Mapping[str, Any]) -> None:
     source = "config.json of the model"
     found.offer("vocab_size", vocabulary(config.get("text_config")) or vocabulary(config), source)

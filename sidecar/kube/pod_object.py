@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sidecar.config.names import LAUNCHER_PREFIX, PREFIX
+
 #: Paths by which our container is known among the others, whatever it is called; see `web/app.py`.
 PROBES = ("/startupz", "/readyz", "/livez")
 #: The file that the engine's command is prefixed with.
@@ -20,7 +22,10 @@ Container = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Containers:
-    """The two containers that matter; None where none can be told from the others. `native`, `ordinary`: of ours."""
+    """The two containers that matter; None where none can be told from the others.
+
+    Of ours: `native`, or `ordinary_init` when it is an init container that must end before the engine starts, and runs.
+    """
 
     sidecar: Container | None
     engine: Container | None
@@ -29,17 +34,20 @@ class Containers:
 
 
 def find(pod: Mapping[str, Any]) -> Containers:
-    """Find our container by its probes and the engine's by launcher, GPU, or because it is the only other one."""
+    """Find our container by its probes, else by its settings; the engine's by launcher, GPU, or as the only other one."""
     spec = mapping(pod.get("spec"))
     first, then = list(_listed(spec, "initContainers")), list(_listed(spec, "containers"))
-    sidecar = next((each for each in (*first, *then) if _is_ours(each)), None)
+    sidecar = next((each for each in (*first, *then) if _has_our_probes(each)), None)
+    # One that only lays the launcher down has our settings, too, and is over when the daemon beside the engine runs.
+    sidecar = sidecar or next((each for each in (*then, *first) if _has_our_settings(each)), None)
     others = [each for each in then if each is not sidecar]
     engine = next((each for each in others if any(LAUNCHER in word for word in words(each))), None)
     engine = engine or next((each for each in others if gpus(each)), None)
     engine = engine or (others[0] if len(others) == 1 else None)
     in_init = any(each is sidecar for each in first)
     native = sidecar is not None and in_init and sidecar.get("restartPolicy") == "Always"
-    return Containers(sidecar, engine, native, in_init and not native)
+    runs = "running" in mapping(status_of(pod, sidecar).get("state"))
+    return Containers(sidecar, engine, native, in_init and not native and runs)
 
 
 def words(container: Container) -> tuple[str, ...]:
@@ -96,6 +104,12 @@ def _listed(around: Mapping[str, Any], key: str) -> Iterator[Container]:
     yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
 
 
-def _is_ours(container: Container) -> bool:
+def _has_our_settings(container: Container) -> bool:
+    names = [str(mapping(each).get("name")) for each in _listed(container, "env")]
+    launched = any(LAUNCHER in word for word in words(container))
+    return not launched and any(name.startswith(PREFIX) and not name.startswith(LAUNCHER_PREFIX) for name in names)
+
+
+def _has_our_probes(container: Container) -> bool:
     probes = ("startupProbe", "readinessProbe", "livenessProbe")
     return any(mapping(mapping(container.get(probe)).get("httpGet")).get("path") in PROBES for probe in probes)

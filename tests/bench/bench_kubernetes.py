@@ -84,7 +84,7 @@ def costs(root: Path, seconds: float) -> Iterator[Figure]:
     for name, gated in (("probes only", False), ("readiness gate and Events", True)):
         with api_server(root / f"server-{gated}") as server:
             settings = settings_for(server, root / f"account-{gated}") if gated else {"WARMUP_PUBLISH_QUIET_S": "1"}
-            with Subject(root / str(gated), **settings).start(engine=True) as subject:
+            with Subject(root / str(gated), None, **settings).start(engine=True) as subject:
                 subject.settle()
                 time.sleep(3)
                 before = subject.cpu_s()
@@ -100,7 +100,7 @@ def speed(root: Path, repeat: int) -> Iterator[Figure]:
     for number in range(repeat):
         with api_server(root / f"server-{number}") as server:
             settings = settings_for(server, root / f"account-{number}")
-            with Subject(root / str(number), **settings).start(engine=True) as subject:
+            with Subject(root / str(number), None, **settings).start(engine=True) as subject:
                 known = until(lambda at=subject: ask(at.port, "/readyz") == 200)
                 opened.append(until(lambda to=server: status(to) == "True") - known)
                 writes.append(server.count("PATCH", "POST"))

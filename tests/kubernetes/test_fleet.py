@@ -20,6 +20,8 @@ SIZES = [6, pytest.param(40, marks=pytest.mark.slow)]
 #: For one pod of a fleet to go through a step, while all others do the same on the same two cores.
 PATIENCE_S = 120.0
 PATIENCE_FOR_EACH_S = 25.0
+#: Tokens by which prompts differ that need another kernel.
+BUCKET = 16
 
 
 @pytest.fixture
@@ -27,9 +29,9 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def crowded(cluster: Cluster) -> dict[str, Any]:
+def crowded(cluster: Cluster, profile: Path) -> dict[str, Any]:
     """Give the pod with budgets for a node that runs all pods of a fleet on the cores of one."""
-    spec = cluster.spec(restore_timeout_s=900)
+    spec = cluster.spec(restore_timeout_s=900, profile=profile)
     sidecar = named(spec, SIDECAR)
     for probe in ("startupProbe", "livenessProbe"):
         sidecar[probe]["failureThreshold"] = 900
@@ -37,11 +39,14 @@ def crowded(cluster: Cluster) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def fleet(cluster: Cluster, names: Sequence[str]) -> AsyncIterator[list[WarmPod]]:
-    """Start all pods at once."""
+async def fleet(
+    cluster: Cluster, names: Sequence[str], profiles: Sequence[Path] = ()
+) -> AsyncIterator[list[WarmPod]]:
+    """Start all pods at once, each with a profile of its own or all with the same."""
+    given = profiles or [cluster.profile] * len(names)
     async with AsyncExitStack() as pods:
-        spec = crowded(cluster)
-        yield [await pods.enter_async_context(cluster.pod(name, spec)) for name in names]
+        made = [cluster.pod(name, crowded(cluster, profile)) for name, profile in zip(names, given, strict=True)]
+        yield [await pods.enter_async_context(pod) for pod in made]
 
 
 async def warm_when_ready(pod: WarmPod, patience_s: float) -> dict[str, Any]:
@@ -60,6 +65,13 @@ async def all_published(pods: Sequence[WarmPod]) -> None:
     await asyncio.gather(*(pod.until_published(patience_s) for pod in pods))
 
 
+def own_profile(cluster: Cluster, number: int) -> Path:
+    """Write a profile with a prompt length that no other pod of the fleet sends, and so a kernel that no other needs."""
+    path = cluster.root / f"{number}.yaml"
+    path.write_text(cluster.profile.read_text().replace("17", str(BUCKET * (number + 2) + 1)))
+    return path
+
+
 def kernels_of(pod: WarmPod) -> set[str]:
     return {path.parent.name for path in pod.runtime.volume("live-cache").rglob("__grp__kernel.json")}
 
@@ -68,13 +80,10 @@ def kernels_of(pod: WarmPod) -> set[str]:
 async def test_pods_that_start_at_once_on_an_empty_store_are_all_warm_when_ready_and_their_kernels_come_together(
     cluster: Cluster, size: int
 ):
+    cluster.tell_next_engine(bucket_tokens=BUCKET)
     names = [f"pod-{number}" for number in range(size)]
     compiled: set[str] = set()
-    async with fleet(cluster, names) as pods:
-        for pod in pods:
-            # What no other pod has, as if its traffic had been another.
-            await pod.until_status(lambda status: status["phase"] != "starting", "a sidecar", PATIENCE_S + size * 10)
-            pod.plant_kernels(1)
+    async with fleet(cluster, names, [own_profile(cluster, number) for number in range(size)]) as pods:
         statuses = await all_ready(pods)
         assert [status["warmup"]["outcome"] for status in statuses] == ["converged"] * size
         assert [pod.life[SIDECAR].restarts for pod in pods] == [0] * size
@@ -97,7 +106,7 @@ async def test_a_scale_out_on_a_warm_store_compiles_nothing_and_replays_what_the
     async with fleet(cluster, ["first-0", "first-1"]) as first:
         await all_ready(first)
         await all_published(first)
-        cost = min([len((await pod.engine())["requests"]) for pod in first])
+        cost = min([(await pod.engine())["counters"]["texts"] for pod in first])
         async with fleet(cluster, [f"pod-{number}" for number in range(size - 2)]) as pods:
             statuses = await all_ready(pods)
             engines = [await pod.engine() for pod in pods]

@@ -183,6 +183,50 @@ def test_a_document_that_is_not_what_was_written_is_damaged(change: Callable[[by
         read(change(written(a_file(), a_file(path="K/other"))))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": "K/../k"},
+        {"path": "../k"},
+        {"path": "K//k"},
+        {"path": "K/"},
+        {"path": "."},
+        {"path": "/k"},
+        {"path": "y" * 300},
+        {"mode": 0o1000},
+        {"mtime_ns": (1 << 63) + 1},
+        {"sha256": "AB" * 32},
+        {"sha256": "a b " * 16},
+        {"pack": "cd" * 32},
+        {"offset": 2040},
+        {"size": 1 << 60},
+    ],
+)
+def test_a_line_is_believed_no_more_among_many_than_alone(change: dict[str, Any]) -> None:
+    document = written(a_file(path="A"), a_file(path="K/k.cubin"), a_file(path="Z"))
+    line = document.splitlines()[2].rstrip(b",")
+    wrong = json.dumps(a_file(**{"path": "K/k.cubin", **change}), separators=(",", ":")).encode()
+    other = {key: json.loads(line)[key] for key in json.loads(line)} | change
+    plain = json.dumps(other, separators=(",", ":")).encode()
+    for new in (wrong, plain):
+        with pytest.raises(StoreDamaged):
+            read(document.replace(line, new))
+
+
+@pytest.mark.parametrize("text", ["0420", "4e2", "420.0", "-1", "true", '"420"'])
+def test_a_number_that_is_spelt_otherwise_is_no_mode(text: str) -> None:
+    with pytest.raises(StoreDamaged):
+        read(written(a_file()).replace(b'"mode":420', f'"mode":{text}'.encode()))
+
+
+def test_files_that_are_sorted_otherwise_are_read_as_they_come() -> None:
+    files = read(written(a_file(path="B"), a_file(path="A"))).files
+    assert [file.path for file in files] == ["B", "A"]
+    assert [file.path for file in files.in_order()] == ["A", "B"]
+    with pytest.raises(StoreDamaged, match="twice"):
+        read(written(a_file(path="B"), a_file(path="A")).replace(b'"A"', b'"B"'))
+
+
 def test_names_are_kept_once_for_all_files_of_a_generation() -> None:
     document = written(*(a_file(path=f"K/{number}") for number in range(3)))
     files = read(document).files

@@ -143,3 +143,17 @@ def test_extra_roots_are_absolute_directories_between_colons() -> None:
 def test_families_to_exclude_are_named_between_commas() -> None:
     assert load({"WARMUP_EXCLUDE_FAMILIES": " nv, triton,"}).settings.excluded_families == ("nv", "triton")
     assert load({}).settings.excluded_families == ()
+
+
+@pytest.mark.parametrize("given", ["", "GPU-5d1e7a36-0f5c", "GPU-1a,MIG-2b", " GPU-1a , MIG-GPU-2b/1/0 "])
+def test_gpus_are_named_by_their_uuids(given: str):
+    loaded = load({"WARMUP_GPUS": given})
+    assert loaded.problems == ()
+    assert all(uuid.startswith(("GPU-", "MIG-")) for uuid in loaded.settings.engine_gpus)
+
+
+@pytest.mark.parametrize("given", ["0", "0,1", "all", "GPU-1a;GPU-2b"])
+def test_gpus_named_by_anything_else_are_refused_in_a_sentence(given: str):
+    loaded = load({"WARMUP_GPUS": given})
+    assert "WARMUP_GPUS" in str(loaded.problems[0])
+    assert loaded.settings.engine_gpus == ()

@@ -261,6 +261,27 @@ async def test_whether_a_model_takes_pictures_is_asked_where_none_is_worked_on(t
     assert {path for path, *_ in seen} == {"/tokenize"}
 
 
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        ({"architectures": ["Qwen3ForCausalLM"], "hidden_size": 64}, 1),
+        ({"architectures": ["LlamaForCausalLM"], "mm_projector_type": "linear"}, 3),
+        ({"architectures": ["Phi3VForCausalLM"], "img_processor": {}}, 3),
+        ({"architectures": ["Qwen2VLForConditionalGeneration"], "hidden_size": 64}, 3),
+        ({"hidden_size": 64}, 3),
+    ],
+)
+async def test_a_model_whose_files_tell_of_text_alone_is_not_asked_about_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, object], asked: int
+):
+    monkeypatch.setitem(CARD, "root", str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    answer = web.json_response
+    async with _server("/v1/completions", "/tokenize", handler=lambda _: answer({"count": 1})) as (client, seen):
+        facts = await client.facts()
+    assert (len(seen), facts.images) == (asked, asked > 1)
+
+
 async def test_ranks_of_adapters_are_read_where_their_files_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(CARD, "root", str(tmp_path))
     (tmp_path / "adapter_config.json").write_text('{"r": 64}')

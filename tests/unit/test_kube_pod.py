@@ -95,11 +95,23 @@ def test_a_condition_that_nobody_waits_for_is_told():
 
 
 def test_an_ordinary_init_container_would_keep_the_engine_from_starting():
-    plain = sidecar()
-    del plain["restartPolicy"]
-    [found] = concerns(pod(engine(), init=(plain,)), Settings(), "v1.27.3")
+    plain = {"name": "warm", "env": [{"name": "WARMUP_STORE", "value": "/mnt"}]}
+    thing = pod(engine(), init=(plain,))
+    thing["status"] = {"initContainerStatuses": [{"name": "warm", "state": {"running": {}}}]}
+    [found] = concerns(thing, Settings(), "v1.27.3")
     assert found.fatal
     assert "v1.27.3" in found.sentence
+
+
+def test_an_init_container_that_lays_the_launcher_down_is_no_concern_of_the_sidecar_beside_the_engine():
+    laying = {"name": "launcher", "env": [{"name": "WARMUP_STORE", "value": "/mnt"}]}
+    beside = {**laying, "name": "warm"}
+    for ours in (beside, {**beside, "readinessProbe": {"httpGet": {"path": "/readyz"}}}):
+        found = find(pod(engine(), ours, init=(laying,)))
+        assert (found.sidecar, found.native, found.ordinary_init) == (ours, False, False)
+    over = pod(engine(), init=(laying,))
+    over["status"] = {"initContainerStatuses": [{"name": "launcher", "state": {"terminated": {}}}]}
+    assert concerns(over, Settings()) == []
 
 
 def test_an_old_cluster_is_told_and_an_unnumbered_one_is_not():

@@ -43,7 +43,7 @@ description: A few requests.
 steps:
   - {kind: prefill, tokens: [1, 17], output_tokens: 2}
   - {kind: logprobs, values: [1], output_tokens: 2}
-search: {enabled: false}
+search: {enabled: false, replay_draws: 0}
 converge: {random_draws: 0, tolerance: 100, floor_s: 10}
 """
 #: Under these nothing takes longer than it must; a test may give others.
