@@ -231,7 +231,7 @@ REFERENCES: tuple[Reference, ...] = (
         lambda: [(_code(key), meaning) for key, meaning in SECTIONS.items()],
     ),
     Reference("phases", ("phase", "meaning"), lambda: [(_code(phase.value), PHASES[phase]) for phase in Phase]),
-    Reference("metrics", ("metric", "type", "labels", "unit", "meaning"), _metrics),
+    Reference("metrics", ("metric", "type", "labels", "unit", "series at most", "meaning"), _metrics),
     Reference(
         "families",
         ("family", "usual place", "directory", "moved by", "scope", "left out", "checked", "since vLLM", "note"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -195,10 +196,8 @@ class Connection:
         """Make sessions when the first request needs them: they bind to the running loop."""
         if kept not in self._sessions:
             verify = _unverified() if _is_loopback(self.url) else True
-            if kept:
-                connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=60, ssl=verify)
-            else:
-                connector = _FewAtATime(ssl=verify)
+            one = functools.partial(aiohttp.TCPConnector, limit=1, keepalive_timeout=60)
+            connector = (one if kept else _FewAtATime)(ssl=verify)
             traces = aiohttp.TraceConfig()
             traces.on_connection_create_end.append(_note_new_connection)
             self._sessions[kept] = aiohttp.ClientSession(

@@ -30,6 +30,7 @@ from sidecar.lifecycle import Gate, Mode, Snapshot
 from sidecar.metrics import Metrics
 from sidecar.status import Board
 from sidecar.supervisor.claiming import Keeper
+from sidecar.warmup.deadly import DRAWN
 
 if TYPE_CHECKING:
     from sidecar.supervisor.room import Compared
@@ -159,13 +160,17 @@ class Pod:
 
         An engine that was killed from outside while it worked on one says nothing against it, unless that happens
         twice: the kernel's out-of-memory killer looks the same as a container that was ended. Nor does a compile stall,
-        however often: what that burst needs is compiled bit by bit.
+        however often: what that burst needs is compiled bit by bit. Random draws differ in each warm-up, so that one death
+        of each of two counts like two.
         """
         if self.last_end in PASSING:
             self.suspects -= Counter(self.suspected_last)
         self.suspected_last = ()
         known = set(self.suspects) if self.last_end not in OUTSIDE else set[str]()
         known |= {burst for burst, deaths in self.suspects.items() if deaths > 1}
+        drawn = {burst for burst in self.suspects if burst.startswith(DRAWN)}
+        if sum(self.suspects[burst] for burst in drawn) > 1:
+            known |= drawn
         self.killers |= known
         return self.killers
 

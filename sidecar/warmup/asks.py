@@ -25,9 +25,10 @@ PERIOD = 8
 class OtherAsk(Ask):
     """Requests of one shape that differ from plain text in where they go or what they hold.
 
-    `model` names an adapter, `rank` a data-parallel rank. `work` asks for something else than text: with
-    `documents` of `prompt_tokens` tokens each, or with a recording of `audio_s` seconds in `language`. `picture`
-    is the width of one that goes with `messages`, in pixels; so does a recording without `work`. `repetitive` prompts repeat their first tokens.
+    `model` names an adapter, `rank` a data-parallel rank. `work` asks for something else than text: with `documents`
+    of `prompt_tokens` tokens each, or with a recording of `audio_s` seconds in `language`. `picture` is the width of
+    one that goes with `messages`, in pixels; so does a recording without `work`. `repetitive` prompts repeat their
+    first tokens.
     """
 
     model: str = ""

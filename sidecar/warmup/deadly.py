@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from sidecar.warmup.bursts import Burst
 
+#: How the names of random draws begin. No draw comes twice, so that deaths of several are counted together.
+DRAWN = "draws/"
 _NAME = re.compile(r"^(?P<phase>[a-z ]+)/(?P<requests>\d+) at once, up to (?P<longest>\d+) of (?P<tokens>\d+) tokens$")
 
 

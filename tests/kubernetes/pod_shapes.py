@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from sidecar.kube.injection.options import DOMAIN, LABEL
+from sidecar.kube.injection.options import LABEL
+from sidecar.kube.injection.shape import DOMAIN
 
 Json = dict[str, Any]
 

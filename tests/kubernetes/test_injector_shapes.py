@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sidecar.kube.injection import budgets
-from sidecar.kube.injection.options import DOMAIN, INJECTED, Options, from_file
+from sidecar.kube.injection.options import INJECTED, Options, from_file
 from sidecar.kube.injection.patch import difference
 from sidecar.kube.injection.review import WARNING_CHARACTERS, Answer, Reviewer
+from sidecar.kube.injection.shape import DOMAIN
 from tests.kubernetes import pod_shapes
 from tests.kubernetes.patching import applied, patched
 from tests.kubernetes.pod_shapes import Json, engine, labelled, pod, review

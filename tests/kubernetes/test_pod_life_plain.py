@@ -93,7 +93,7 @@ async def test_with_the_launcher_from_an_init_container_the_plain_sidecar_restor
         await pod.until_published()
     async with cluster.pod("pod-b", spec) as pod:
         status = await is_warm(pod)
-        assert [event.container for event in pod.life.story.events if event.what == "started"][0] == "warmup-launcher"
+        assert next(event.container for event in pod.life.story.events if event.what == "started") == "warmup-launcher"
         assert status["restore"]["outcome"] == "hit"
         assert not first & set((await pod.engine())["compiled"])
 

@@ -121,8 +121,10 @@ def test_what_differs_from_a_generation_is_found_wherever_it_lies(tmp_path: Path
         put(tmp_path / name, b"ab")
     listing = listing_of(str(tmp_path))
 
+    rows = {path: row for row, path in enumerate(listing.paths)}
+
     def stored(path: str, **changes: Any) -> StoredFile:
-        row = list(listing.paths).index(path)
+        row = rows[path]
         file = StoredFile("triton", path, 2, "ab" * 32, listing.mtimes[row], 0o644, PACKS[0], 0)
         return file._replace(**changes)
 
@@ -132,6 +134,9 @@ def test_what_differs_from_a_generation_is_found_wherever_it_lies(tmp_path: Path
     for one in (table, more):
         found = [listing.paths[row] for row in _different(listing, one, one.rows_of("triton"))]
         assert found == [names[3], names[600], names[700], names[1499]]
+    for change in ({"mtime_ns": 1}, {"size": 3}):
+        one = FileTable(stored(name, **(change if name == names[9] else {})) for name in names)
+        assert [listing.paths[row] for row in _different(listing, one, one.rows_of("triton"))] == [names[9]]
     nothing = FileTable()
     assert len(list(_different(listing, nothing, nothing.rows_of("triton")))) == len(names)
 

@@ -194,6 +194,23 @@ def test_an_entry_that_changes_while_it_is_packed_is_left_out_whole(pod: Pod, ch
     assert result.skipped == {"unstable": 3}
 
 
+def test_a_rebuilt_entry_that_changes_while_it_is_packed_stays_as_it_was_published(pod: Pod) -> None:
+    fake.flashinfer_module(pod.live, "m")
+    first = pod.publish()
+    before = pod.newest("toolchain")
+    library = pod.live / "flashinfer/.cache/flashinfer/0.7.2/90a/cached_ops/m/m.so"
+    fake.put(library, b"rebuilt", mtime_ns=fake.OLD_NS + 5)
+    fake.triton_kernel(pod.live, "NEW")
+
+    def touch(step: str) -> None:
+        if step == "pack opened":
+            fake.put(library, b"once more", mtime_ns=fake.OLD_NS + 9)
+
+    assert pod.publish(restored=first.generations, checkpoint=touch).new_files == 3
+    after = pod.newest("toolchain")
+    assert {path: after[path] for path in before} == before
+
+
 def test_the_loser_of_a_race_adds_what_it_has_to_the_winner(pod: Pod) -> None:
     fake.triton_kernel(pod.live, "MINE")
     raced: list[PublishResult] = []

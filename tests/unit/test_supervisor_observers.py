@@ -280,6 +280,16 @@ def test_a_burst_is_left_out_after_one_death_by_itself_or_two_from_outside() -> 
     assert pod.convict() == {"prefill/8192", "mixed/1"}
 
 
+def test_two_random_draws_of_which_engines_died_from_outside_are_left_out_both() -> None:
+    pod = make_pod([0.0])
+    pod.last_end = "killed"
+    draws = {f"draws/{count} at once, up to 9 of {count}00 tokens" for count in (2, 3)}
+    pod.suspects.update([min(draws)])
+    assert pod.convict() == frozenset()
+    pod.suspects.update([max(draws)])
+    assert pod.convict() == draws
+
+
 STALLED = "(EngineCore pid=9) ERROR [core.py:720] TimeoutError: RPC call to execute_model timed out."
 
 

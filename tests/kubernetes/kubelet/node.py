@@ -181,6 +181,10 @@ class PodRuntime:
         """Write the commands that make a container's view of files, and that end in becoming its first process."""
         lines = ["set -e", f"echo {shlex.quote(self.name)} > /proc/sys/kernel/hostname"]
         covered: set[str] = set()
+        hosts = layer / "hosts"
+        # "Adding entries to Pod /etc/hosts with HostAliases": the kubelet manages this file of every container.
+        hosts.write_text(f"127.0.0.1 localhost\n{POD_ADDRESS} {self.name}\n")
+        lines.append(f"mount --bind {shlex.quote(str(hosts))} /etc/hosts")
         mounts = [(layer, LAYER, False)]
         mounts += [(self._volumes[m.name], m.mount_path.rstrip("/"), m.read_only) for m in container.volume_mounts]
         for source, path, read_only in sorted(mounts, key=lambda mount: mount[1]):
