@@ -39,9 +39,7 @@ def crowded(cluster: Cluster, profile: Path) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def fleet(
-    cluster: Cluster, names: Sequence[str], profiles: Sequence[Path] = ()
-) -> AsyncIterator[list[WarmPod]]:
+async def fleet(cluster: Cluster, names: Sequence[str], profiles: Sequence[Path] = ()) -> AsyncIterator[list[WarmPod]]:
     """Start all pods at once, each with a profile of its own or all with the same."""
     given = profiles or [cluster.profile] * len(names)
     async with AsyncExitStack() as pods:

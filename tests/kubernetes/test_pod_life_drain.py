@@ -34,7 +34,9 @@ async def until_running(pod: WarmPod, count: int) -> None:
     await pod.until_engine(lambda seen: seen["counters"]["running"] >= count, f"{count} requests run")
 
 
-async def test_streams_run_to_their_end_while_the_pod_is_unready_and_the_sidecar_ends_after_the_engine(cluster: Cluster):
+async def test_streams_run_to_their_end_while_the_pod_is_unready_and_the_sidecar_ends_after_the_engine(
+    cluster: Cluster,
+):
     async with cluster.pod(spec=cluster.spec(drain_s=40)) as pod:
         await pod.life.until_ready()
         await pod.tell_engine(token_seconds=0.1)

@@ -42,7 +42,9 @@ async def test_a_volume_outlives_a_container_and_its_own_files_do_not(tmp_path: 
         assert [line for line in log.splitlines() if line.startswith("volume:")][:2] == ["volume:", "volume: ours"]
 
 
-async def test_containers_of_a_pod_share_a_volume_a_name_and_a_network_and_see_no_processes_of_each_other(tmp_path: Path):
+async def test_containers_of_a_pod_share_a_volume_a_name_and_a_network_and_see_no_processes_of_each_other(
+    tmp_path: Path,
+):
     server = "echo x > /run/shared/there; exec python3 -m http.server 8080 --bind 127.0.0.1 -d /run/shared"
     reader = (
         "import time, urllib.request, socket, os\n"
@@ -65,7 +67,7 @@ async def test_containers_of_a_pod_share_a_volume_a_name_and_a_network_and_see_n
 
 async def test_what_a_container_left_running_ends_with_its_first_process(tmp_path: Path):
     left = f"(while true; do sleep 0.05; date +%s%N > {tmp_path}/beat; done) & touch /run/shared/up; sleep 600"
-    async with pod(tmp_path, shell("app", left), restartPolicy="Never") as (life, runtime):
+    async with pod(tmp_path, shell("app", left), restartPolicy="Never") as (life, _):
         while not (tmp_path / "beat").exists():
             await life.clock.pause(0.05)
         life["app"].kill()

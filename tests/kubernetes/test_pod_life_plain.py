@@ -98,7 +98,9 @@ async def test_with_the_launcher_from_an_init_container_the_plain_sidecar_restor
         assert not first & set((await pod.engine())["compiled"])
 
 
-async def test_without_the_launcher_an_init_container_restores_and_the_plain_sidecar_warms_and_publishes(cluster: Cluster):
+async def test_without_the_launcher_an_init_container_restores_and_the_plain_sidecar_warms_and_publishes(
+    cluster: Cluster,
+):
     spec = without_launcher(cluster)
     async with cluster.pod("pod-a", spec) as pod:
         status = await is_warm(pod)

@@ -136,7 +136,9 @@ class Cluster:
         """Have the product check the store, every byte of it; give exit code and words."""
         words = [*ENTRYPOINT, "store", "verify", "--deep", "--store", str(self.store)]
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*words, cwd=CHECKOUT, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+        process = await asyncio.create_subprocess_exec(
+            *words, cwd=CHECKOUT, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+        )
         output, _ = await process.communicate()
         return process.returncode or 0, output.decode("utf-8", "replace")
 
