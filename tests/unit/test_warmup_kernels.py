@@ -92,6 +92,9 @@ class _Answers:
     async def send(self, burst: Burst) -> object:
         return Attempt("done")
 
+    async def progress_by_rank(self) -> dict[str, float]:
+        return {}
+
 
 async def test_a_file_that_appears_late_belongs_to_the_burst_before_and_is_counted():
     plan = make_plan(profile(*STEPS), FACTS)
