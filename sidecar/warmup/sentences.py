@@ -62,9 +62,14 @@ def _proven_by(proof: Proof) -> str:
     share = rule_of_three(draws) * 100
     mix = "traffic mix that earlier pods recorded" if proof.recorded else "traffic mix"
     return (
-        f"{basis} and {proof.draws} random draws compiled nothing: at most {share:.2g} % of the {mix} "
+        f"{basis} and {proof.draws} random draws compiled nothing: at most {_percent(share)} % of the {mix} "
         f"may still compile (95 % confidence{counted})"
     )
+
+
+def _percent(share: float) -> str:
+    """Write a share in percent with two digits, and never as a power of ten."""
+    return f"{share:.0f}" if share >= 10 else f"{share:.2g}"
 
 
 def _lost(count: int) -> str:
