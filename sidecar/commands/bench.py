@@ -20,6 +20,7 @@ import click
 
 from sidecar import __version__
 from sidecar.commands.engine_port import Connected, connected, engine_options, flags_for_variables, settings_for, sm_of
+from sidecar.commands.numbers import Number
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Story:
 @click.option(
     "--duration",
     metavar="SECONDS",
-    type=click.FloatRange(0, 86400, min_open=True),
+    type=Number(0, 86400, min_open=True),
     default=None,
     help="Send for so long instead; what is in flight then is waited for.",
 )

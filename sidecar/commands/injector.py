@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sidecar import __version__
+from sidecar.commands.numbers import Number
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ _NATIVE = click.option(
     default=LINGER_S,
     show_default=True,
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="How long reviews are still answered after SIGTERM.",
 )
 @click.pass_context

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sidecar.commands.engine_given import Given, chosen, engine_options, given
+from sidecar.commands.numbers import Number
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--profile", default="auto", metavar="NAME", help="Profile: auto (by SM version), a name, or a path.")
 @engine_options
 @click.option(
-    "--tokens-per-s", type=click.FloatRange(min=1), metavar="N", help="Prompt tokens the engine reads a second."
+    "--tokens-per-s", type=Number(1, 1e9), metavar="N", help="Prompt tokens the engine reads a second."
 )
 @click.option(
     "--live-cache", metavar="DIR", help="Live cache of such an engine: the traffic recorded there is what draws follow."

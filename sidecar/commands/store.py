@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sidecar.commands.numbers import Number
 from sidecar.commands.settings_flags import loaded
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
@@ -31,7 +32,7 @@ _STORE = click.option("--store", "location", default="", metavar="DIRECTORY", he
 _WATCH = click.option(
     "--watch",
     "watch_s",
-    type=click.FloatRange(0, 600),
+    type=Number(0, 600),
     default=0.0,
     metavar="SECONDS",
     help="Watch claims for so long, to be sure that their holders are at work; they beat every 15 s.",

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from sidecar.commands.asked import ask_port, settings_of, url_option
+from sidecar.commands.numbers import Number
 from sidecar.commands.settings_flags import settings_options
 from sidecar.errors import DaemonUnreachable, NotSo
 from sidecar.web.client import DaemonClient
@@ -40,7 +41,7 @@ STORED, NEVER_STORED = ("published", "nothing_new"), ("read_only", "disabled")
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=None,
     help="Give up after this long, with exit code 3. By default there is no limit.",
 )

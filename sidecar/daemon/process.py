@@ -183,9 +183,7 @@ class Daemon:
         if self._mode is Mode.BESIDE and pod.control is not None and not self._once:
             if earlier := handover.left(pod.control.path, pod.host_boot):
                 restoring.take_over(pod, earlier)
-                return lifecycle.Started(
-                    engine_runs=True, restore=earlier.outcome, generation=earlier.generation or ""
-                )
+                return lifecycle.Started(engine_runs=True, restore=earlier.outcome, generation=earlier.generation or "")
             answers = answers or handover.released(pod.control.path, pod.host_boot)
         return lifecycle.Started(engine_runs=answers)
 

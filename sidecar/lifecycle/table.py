@@ -72,9 +72,7 @@ def _started(s: Snapshot, event: e.Started, policy: Policy) -> Result:
         return adopted, (e.Verify(adopted.work, canary=True),)
     if s.mode is Mode.BESIDE:
         if event.engine_runs:
-            return replace(
-                s, phase=Phase.AWAITING_ENGINE, restore=event.restore, generation=event.generation
-            ), ()
+            return replace(s, phase=Phase.AWAITING_ENGINE, restore=event.restore, generation=event.generation), ()
         return _restore(s, "fresh")
     return replace(s, phase=Phase.AWAITING_LAUNCHER), ((e.Launch(),) if s.mode is Mode.CHILD else ())
 

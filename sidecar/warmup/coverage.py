@@ -27,6 +27,8 @@ FILE_NAME = "coverage.json"
 #: So many bursts are kept, of about 500 bytes each: more than any engine has kernels for, and below what is read back.
 MATTERS_KEPT = 2000
 NAMES_KEPT = 20
+#: vLLM and OpenAI take temperatures up to 2; a document with a much higher one is none of ours.
+HOTTEST = 100
 #: A shape with its defaults, which the document leaves out.
 USUAL = Ask(1, 1, 1)
 
@@ -192,11 +194,21 @@ def _burst(value: Any) -> Burst | None:
 def _ask(value: Mapping[str, Any]) -> Ask:
     given = dict(value)
     if given.get("messages") is not None:
-        given["messages"] = tuple(dict(each) for each in given["messages"])
+        given["messages"] = tuple(
+            {_of_type(name, str): _of_type(said, str) for name, said in each.items()} for each in given["messages"]
+        )
     ask = Ask(**given)
     numbers = (ask.count, ask.prompt_tokens, ask.output_tokens)
     if not all(type(each) is int and 1 <= each <= 1 << 30 for each in numbers):
         raise ValueError("a burst holds a size that is none")
+    if type(ask.prefix_tokens) is not int or not 0 <= ask.prefix_tokens <= ask.prompt_tokens:
+        raise ValueError("a burst holds a prefix longer than its prompt")
+    if not (type(ask.temperature) in (int, float) and 0 <= ask.temperature <= HOTTEST):
+        raise ValueError("a burst holds a temperature that is none")
+    if not (
+        isinstance(ask.fields, Mapping) and type(ask.stream) is bool and (ask.text is None or _of_type(ask.text, str))
+    ):
+        raise ValueError("a burst holds fields or a text that are none")
     return ask
 
 

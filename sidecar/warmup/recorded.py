@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from sidecar.errors import FileUnreadable
 from sidecar.files import read_json, write_json_durably
@@ -24,8 +24,12 @@ FILE_NAME = "mix.json"
 #: vLLM has about 20 buckets of lengths; a document with many more is none of ours.
 BUCKETS_KEPT = 128
 LARGEST = 1 << 24
+#: No count of requests gets there; sums of larger numbers overflow.
+MOST_COUNTED = 1e15
 #: Earlier traffic counts half beside new, and as so many requests at most: what users send changes.
 DECAY, MOST_EARLIER = 0.5, 50_000.0
+#: Pods are counted up to here.
+MOST_PODS = 1000
 #: So few requests are no distribution.
 LEAST_REQUESTS = 100
 
@@ -86,15 +90,15 @@ class Distribution:
             raise ValueError(f"a distribution has 1 to {BUCKETS_KEPT} buckets")
         before = 0
         for pair in pairs:
-            if not isinstance(pair, list) or len(pair) != 2 or not all(type(each) in (int, float) for each in pair):
+            if not isinstance(pair, list) or len(pair) != 2:
                 raise ValueError("a bucket is a bound and a count")
             if type(pair[0]) is not int or not before < pair[0] <= LARGEST:
                 raise ValueError("the bounds of buckets are whole numbers that ascend")
-            if not math.isfinite(pair[1]) or pair[1] < 0:
-                raise ValueError("a count is a number of at least 0")
+            if not _is_count(pair[1]):
+                raise ValueError(f"a count is a number from 0 to {MOST_COUNTED:g}")
             before = pair[0]
         found = cls.of(dict(pairs))
-        if not found.total > 0 or not math.isfinite(found.total):
+        if not found.total > 0:
             raise ValueError("a distribution holds something")
         return found
 
@@ -141,7 +145,7 @@ class RecordedMix:
             self.output_tokens.plus(earlier.output_tokens, factor),
             self.concurrency.plus(earlier.concurrency, factor),
             self.requests + earlier.requests * factor,
-            min(1000, self.pods + earlier.pods),
+            min(MOST_PODS, self.pods + earlier.pods),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -163,15 +167,10 @@ class RecordedMix:
         if document.get("format") != FORMAT:
             raise ValueError(f"it has format {document.get('format')}, and this version reads {FORMAT}")
         requests, pods = document.get("requests"), document.get("pods")
-        if (
-            isinstance(requests, bool)
-            or not isinstance(requests, int | float)
-            or not math.isfinite(requests)
-            or requests < 0
-        ):
-            raise ValueError("`requests` is a number of at least 0")
-        if type(pods) is not int or pods < 1:
-            raise ValueError("`pods` is a whole number of at least 1")
+        if not _is_count(requests):
+            raise ValueError(f"`requests` is a number from 0 to {MOST_COUNTED:g}")
+        if type(pods) is not int or not 1 <= pods <= MOST_PODS:
+            raise ValueError(f"`pods` is a whole number from 1 to {MOST_PODS}")
         parts = [
             Distribution.from_json(document.get(name)) for name in ("prompt_tokens", "output_tokens", "concurrency")
         ]
@@ -181,6 +180,11 @@ class RecordedMix:
         """Write the document whole or not at all, its folder too. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json_durably(path, self.to_json())
+
+
+def _is_count(value: Any) -> TypeGuard[int | float]:
+    # type() and not isinstance(): a bool is no number here. Compared first: an int may be too large for a float.
+    return type(value) in (int, float) and 0 <= value <= MOST_COUNTED
 
 
 def mix_path(live_cache: Path) -> Path:

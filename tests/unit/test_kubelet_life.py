@@ -382,3 +382,20 @@ async def test_only_pauses_between_restarts_are_shortened():
         assert moments(life, "app", "SIGTERM")[0] == 10
         # At once, then after a tenth of 10 s.
         assert moments(life, "app", "started") == [0, 18, 37]
+
+
+async def test_a_container_that_ends_is_unready_at_once_and_its_next_instance_proves_itself_anew():
+    pod = probed(a_pod(), "app", "readiness", periodSeconds=5, failureThreshold=1)
+    async with life_of(pod, app=Acts([(12, 1)], answers=lambda path, age: age >= 5)) as life:
+        await life.until_ready()
+        await life.until_unready()
+        await life.until_ready()
+        assert moments(life, "app", "unready") == [12]
+        assert moments(life, "app", "ready") == [5, 17]
+
+
+async def test_a_container_that_is_not_started_again_stays_unready():
+    async with life_of(a_pod("app other", restartPolicy="Never"), app=Acts([(5, 0)])) as life:
+        await life.until_ready()
+        await asyncio.sleep(6)
+        assert (life["app"].ready, life["other"].ready, life.ready) == (False, True, False)

@@ -64,7 +64,25 @@ def _matter(**burst: Any) -> dict[str, Any]:
 
 
 NEGATIVE = {"count": -1, "prompt_tokens": 1, "output_tokens": 1}
-BAD_MATTERS = ({"name": "a"}, _matter(), _matter(then="x"), _matter(phases=[[]]), _matter(phases=[[NEGATIVE]]))
+PLAIN = {"count": 1, "prompt_tokens": 9, "output_tokens": 1}
+ODD_ASKS = (
+    {"prefix_tokens": 10},
+    {"prefix_tokens": "x"},
+    {"temperature": "hot"},
+    {"temperature": float("nan")},
+    {"fields": 5},
+    {"text": 5},
+    {"stream": "no"},
+    {"messages": [{"role": 5}]},
+)
+BAD_MATTERS = (
+    {"name": "a"},
+    _matter(),
+    _matter(then="x"),
+    _matter(phases=[[]]),
+    _matter(phases=[[NEGATIVE]]),
+    *(_matter(phases=[[PLAIN | odd]]) for odd in ODD_ASKS),
+)
 
 
 def _without(name: str) -> dict[str, Any]:

@@ -87,8 +87,12 @@ def _document(**changes: Any) -> bytes:
         _document(prompt_tokens=[[True, 1]]),
         _document(prompt_tokens=[[index + 1, 1] for index in range(500)]),
         _document(concurrency={"12": 1}),
+        _document(requests=10**400),
+        _document(pods=10**400),
+        _document(prompt_tokens=[[10, 10**400]]),
+        _document(output_tokens=[[10, 1e308], [11, 1e308]]),
     ],
-    ids=range(17),
+    ids=range(21),
 )
 def test_a_document_that_cannot_be_believed_costs_a_sentence_and_the_profile_counts(
     tmp_path: Path, content: bytes
