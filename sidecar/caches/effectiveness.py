@@ -6,7 +6,7 @@ Only status of files is looked at; why a family was of little use is found out i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,7 +80,7 @@ def measure(
     found: dict[str, Effect] = {}
     for family in stored_families():
         before = laid.get(family.name, {})
-        if family.name in wanted and not family.ours and _counted(family, before):
+        if family.name in wanted and not family.ours and any(map(_counts(family, before), before)):
             root = Path(live_cache, family.directory)
             change = changes.get(family.name, Changes())
             effect = _effect(family, before, change, root, tells)
@@ -92,12 +92,11 @@ def measure(
 
 
 def _effect(family: Family, before: Tree, change: Changes, root: Path, tells: bool) -> Effect:
-    kernels = _counted(family, before)
-    rebuilt = {*change.changed, *change.gone} & kernels
-    new = set(change.new)
-    compiled = _counted(family, new) if any(is_kernel(family, path) for path in kernels) else new
-    read = _read(root, kernels - rebuilt) if tells else None
-    return Effect(len(kernels), read, len(rebuilt), len(compiled))
+    counts = _counts(family, before)
+    rebuilt = {path for path in (*change.changed, *change.gone) if path in before and counts(path)}
+    compiled = sum(map(counts, change.new))
+    read = _read(root, (path for path in before if counts(path) and path not in rebuilt)) if tells else None
+    return Effect(sum(map(counts, before)), read, len(rebuilt), compiled)
 
 
 def records_reads(live_cache: Path | str) -> bool:
@@ -122,11 +121,10 @@ def sentence(effects: Mapping[str, Effect]) -> str:
     return f"Little of what was restored was used: {'; '.join(parts)}."
 
 
-def _counted(family: Family, paths: Iterable[str]) -> set[str]:
-    """Pick what is counted: kernels, or all files of a family that knows none."""
-    travelling = {path for path in paths if not is_left_out(family, path)}
-    kernels = {path for path in travelling if is_kernel(family, path)}
-    return kernels or travelling
+def _counts(family: Family, paths: Iterable[str]) -> Callable[[str], bool]:
+    """Make the rule of what is counted: kernels, or all files of a family that has none among these."""
+    kernels = any(is_kernel(family, path) and not is_left_out(family, path) for path in paths)
+    return lambda path: not is_left_out(family, path) and (not kernels or is_kernel(family, path))
 
 
 def _read(root: Path, paths: Iterable[str]) -> int:

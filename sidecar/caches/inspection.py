@@ -157,7 +157,8 @@ def verify(
                     continue
                 if manifest is not None:
                     yield from _archives(store, manifest, where)
-                    _gather(manifest, where, places, sizes)
+                    if deep:
+                        _gather(manifest, where, places, sizes)
     if deep:
         yield from _deep(store, places, sizes, on_progress)
 

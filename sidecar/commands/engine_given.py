@@ -74,6 +74,9 @@ def given(arguments: Mapping[str, Any]) -> Given:
     sm = _checked_sm(arguments.get("sm") or settings.sm or sm)
     url = arguments.get("url")
     if url:
+        from sidecar.commands.engine_port import address_of
+
+        url = address_of(url)
         facts = asyncio.run(_ask(url, arguments.get("api_key_file") or settings.api_key_file, hints))
         asked = f"{url} was asked{read and ', after ' + read}"
     else:

@@ -44,7 +44,7 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def settings_for(url: str | None, arguments: Mapping[str, Any]) -> config.Loaded:
     """Merge flags, environment and file. Raises UsageError or SettingsError for what can't be used."""
-    flags = {**arguments, "engine_url": None if url is None else _address(url)}
+    flags = {**arguments, "engine_url": None if url is None else address_of(url)}
     found = loaded(flags)
     names = [name for name in flags if name in config.Settings.model_fields]
     wrong = [
@@ -57,8 +57,8 @@ def settings_for(url: str | None, arguments: Mapping[str, Any]) -> config.Loaded
     return found
 
 
-def _address(url: str) -> str:
-    """Take the address people copy from a client's settings, with /v1 at its end, too."""
+def address_of(url: str) -> str:
+    """Take the address people copy from a client's settings, with /v1 at its end, too. Raises UsageError."""
     plain = url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
     try:
         parts = urlsplit(plain)

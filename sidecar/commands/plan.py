@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--profile", default="auto", metavar="NAME", help="Profile: auto (by SM version), a name, or a path.")
 @engine_options
-@click.option(
-    "--tokens-per-s", type=Number(1, 1e9), metavar="N", help="Prompt tokens the engine reads a second."
-)
+@click.option("--tokens-per-s", type=Number(1, 1e9), metavar="N", help="Prompt tokens the engine reads a second.")
 @click.option(
     "--live-cache", metavar="DIR", help="Live cache of such an engine: the traffic recorded there is what draws follow."
 )

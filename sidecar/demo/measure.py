@@ -87,7 +87,7 @@ class Kernels:
     def look(self) -> dict[str, Tree]:
         """Give the files that are there now."""
         with suppress(OSError):
-            return scan_live_cache(self._live_cache)
+            return dict(scan_live_cache(self._live_cache))
         return {}
 
     def compiled(self, now: Mapping[str, Tree]) -> int:

@@ -58,7 +58,8 @@ class Pod:
     as its neighbours are told it. `on_child_exit` has the launcher's last word
     taken note of, once the daemon's own child is gone. `places` tell of the engine beside its launcher, best first, such as
     the Pod's spec and the Node's labels. `follows` is where the leader's sidecar answers, for a worker of
-    a multi-pod engine; `arguments_known` says that without a launcher the engine's arguments are facts all the same.
+    a multi-pod engine; `resting` says that an activity waits with nothing sent to the engine, and `arguments_known` that
+    without a launcher the engine's arguments are facts all the same.
     `on_step` hears of every step, `announce` of what is worth a Kubernetes Event, and `veto` says why nothing may be
     published, or nothing.
     """
@@ -97,6 +98,7 @@ class Pod:
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
     line_hints: Mapping[str, Hint] = field(default_factory=dict)
+    resting: bool = False
     gpu_memory_gib: float = 0.0
     lost_gpus: str = ""
     engine_pid: int = 0

@@ -94,7 +94,7 @@ def _is_due(pod: Pod, locked: bool) -> bool:
     It does when it keeps its GPUs busy, or when a lock of its compilers is held.
     """
     if pod.board.phase in (Phase.WARMING, Phase.VERIFYING):
-        return not pod.asleep()
+        return not (pod.asleep() or pod.resting)
     started = pod.board.phase is Phase.AWAITING_ENGINE and bool(pod.board.engine.get("attempt"))
     busiest = _busiest(pod.board.gpu)
     return started and (locked or (busiest is not None and busiest >= BUSY))

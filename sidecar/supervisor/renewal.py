@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.caches import families
+from sidecar.caches.normalise import arguments
 from sidecar.errors import EngineError, HandshakeError
 from sidecar.lifecycle import Mode
 from sidecar.supervisor import room, serving
@@ -31,7 +32,11 @@ async def reason(pod: Pod) -> str:
         return ""
     refusal = await _refusal(pod)
     if not refusal:
-        refusal = await _published(pod)
+        pod.resting = True
+        try:
+            refusal = await _published(pod)
+        finally:
+            pod.resting = False
     if not refusal:
         refusal = _remember(pod)
     if refusal:
@@ -55,8 +60,10 @@ def _is_worth_it(pod: Pod) -> bool:
     if pod.board.engine.get("ready_after_s") is not None:
         # This engine has taken traffic: requests of users may still run.
         return False
-    fixed = isinstance(argv, list) and any(str(word).startswith(FIXED_SIZE) for word in argv)
-    if fixed or pod.room is None or not pod.room.cold or not sum(pod.kernels_before.values()):
+    given = arguments([str(word) for word in argv]) if isinstance(argv, list) else {}
+    if any(option in given for option in FIXED_SIZE) or pod.room is None or not pod.room.cold:
+        return False
+    if not sum(pod.kernels_before.values()):
         return False
     # An engine that has as much as earlier boots has nothing to gain.
     return pod.room.shortfall is None or pod.room.smaller

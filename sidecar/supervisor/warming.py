@@ -95,7 +95,11 @@ async def _released(pod: Pod, facts: EngineFacts, before: float | None, result: 
         **pod.board.warmup,
         "sentence": "Waiting until the KV cache of warm-up's requests is free again.",
     }
-    left = await pinned.wait_until_released(pod.engine, before, wait_s, facts.kv_blocks, pod.clock)
+    pod.resting = True
+    try:
+        left = await pinned.wait_until_released(pod.engine, before, wait_s, facts.kv_blocks, pod.clock)
+    finally:
+        pod.resting = False
     if left is None:
         return result
     return replace(result, outcome="exhausted", reason="kv_pinned", sentence=f"{left.sentence} {result.sentence}")

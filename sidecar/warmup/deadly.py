@@ -80,6 +80,11 @@ class Deadly:
         """Say whether an engine died of a burst of just this extent."""
         return Extent.of(burst) in self._killers.values()
 
+    def is_beyond(self, burst: Burst) -> bool:
+        """Say whether a burst is as large as one that killed, and nothing as large as that one was answered yet."""
+        size = Extent.of(burst)
+        return any(each.within(size) and not _any_holds(self._answered, each) for each in self._killers.values())
+
     def leaves_out(self, burst: Burst) -> bool:
         """Say whether a burst outside the steps must not be sent."""
         size = Extent.of(burst)

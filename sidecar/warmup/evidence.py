@@ -147,7 +147,7 @@ class EvidenceWatcher:
         """Count files, bytes and kernels per family as of the last look, without another one."""
         return self._tree.sizes()
 
-    async def _look(self, *, thorough: bool) -> tuple[tuple[dict[str, Tree], dict[str, Tree]] | None, str]:
+    async def _look(self, *, thorough: bool) -> tuple[tuple[Mapping[str, Tree], Mapping[str, Tree]] | None, str]:
         now = asyncio.get_running_loop().time
         began = now()
         thorough = thorough or began >= self._thorough_from

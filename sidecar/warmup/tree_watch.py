@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches.families import Family
-from sidecar.caches.scan import Entry, Tree, count_kernels
+from sidecar.caches.folder_tree import Entry, PackedFolder
+from sidecar.caches.scan import count_kernels, entry_of
+
+Files = dict[str, Entry]
 
 
 @dataclass(slots=True)
@@ -21,7 +24,7 @@ class _Folder:
     """One folder as last listed. `restless`: it had changed then, and within one tick of its clock may have again."""
 
     mtime_ns: int
-    files: Tree
+    files: PackedFolder
     folders: tuple[str, ...]
     restless: bool = True
 
@@ -47,27 +50,31 @@ class TreeWatch:
         """Count files, bytes and kernels of each family that held any at the last look."""
         found: dict[str, dict[str, int]] = {}
         for family in self.families:
-            trees = [folder.files for folder in self._known.get(family.name, {}).values() if folder.files]
-            if trees:
+            known = self._known.get(family.name, {})
+            held = {prefix: folder.files for prefix, folder in known.items() if folder.files}
+            if held:
                 found[family.name] = {
-                    "files": sum(map(len, trees)),
-                    "bytes": sum(entry.size for tree in trees for entry in tree.values()),
-                    "kernels": sum(count_kernels(family, tree) for tree in trees),
+                    "files": sum(map(len, held.values())),
+                    "bytes": sum(files.bytes() for files in held.values()),
+                    "kernels": count_kernels(
+                        family, (f"{at}{name}" for at, files in held.items() for name in files.names())
+                    ),
                 }
         return found
 
-    def look(self, *, thorough: bool) -> tuple[dict[str, Tree], dict[str, Tree]]:
-        """Give the files of all folders that changed, as they were and as they are, by family.
+    def look(self, *, thorough: bool) -> tuple[dict[str, Files], dict[str, Files]]:
+        """Give the files of all folders that changed, as they were and as they are, by family; the first look gives none.
 
         `thorough` lists every folder. Raises OSError; then nothing counts as seen.
         """
-        before: dict[str, Tree] = {}
-        after: dict[str, Tree] = {}
+        first = not self._known
+        before: dict[str, Files] = {}
+        after: dict[str, Files] = {}
         seen: dict[str, dict[str, _Folder]] = {}
         for family in self.families:
             known = self._known.get(family.name, {})
             root = os.fspath(Path(self.live_cache, family.directory))
-            old, new, folders = _look(root, known, thorough=thorough)
+            old, new, folders = _look(root, known, thorough=thorough, first=first)
             if old or new:
                 before[family.name], after[family.name] = old, new
             seen[family.name] = folders
@@ -75,9 +82,11 @@ class TreeWatch:
         return before, after
 
 
-def _look(root: str, known: dict[str, _Folder], *, thorough: bool) -> tuple[Tree, Tree, dict[str, _Folder]]:
-    before: Tree = {}
-    after: Tree = {}
+def _look(
+    root: str, known: dict[str, _Folder], *, thorough: bool, first: bool
+) -> tuple[Files, Files, dict[str, _Folder]]:
+    before: Files = {}
+    after: Files = {}
     seen: dict[str, _Folder] = {}
     pending = [""]
     while pending:
@@ -91,16 +100,18 @@ def _look(root: str, known: dict[str, _Folder], *, thorough: bool) -> tuple[Tree
             fresh = _list(path, prefix, mtime_ns)
             if fresh is None:
                 continue
-            if folder is None or fresh.files != folder.files or fresh.folders != folder.folders:
-                before.update(folder.files if folder else {})
-                after.update(fresh.files)
+            if first:
+                pass
+            elif folder is None or fresh.files != folder.files or fresh.folders != folder.folders:
+                before.update(folder.files.items(prefix) if folder else ())
+                after.update(fresh.files.items(prefix))
             else:
                 fresh.restless = folder.mtime_ns != mtime_ns
             folder = fresh
         seen[prefix] = folder
         pending.extend(folder.folders)
     for prefix in known.keys() - seen.keys():
-        before.update(known[prefix].files)
+        before.update(known[prefix].files.items(prefix))
     return before, after, seen
 
 
@@ -114,7 +125,7 @@ def _mtime_ns(path: str, *, follow: bool) -> int | None:
 
 def _list(path: str, prefix: str, mtime_ns: int) -> _Folder | None:
     """List one folder; None when it is gone, files that vanish meanwhile are passed over. Raises OSError."""
-    files: Tree = {}
+    files: list[tuple[str, Entry]] = []
     folders: list[str] = []
     try:
         with os.scandir(path) as entries:
@@ -122,23 +133,8 @@ def _list(path: str, prefix: str, mtime_ns: int) -> _Folder | None:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(f"{prefix}{entry.name}/")
                     continue
-                found = _entry(entry)
-                if found is not None:
-                    files[prefix + entry.name] = found
+                if (found := entry_of(entry)) is not None:
+                    files.append((entry.name, found))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _Folder(mtime_ns, files, tuple(sorted(folders)))
-
-
-def _entry(entry: os.DirEntry[str]) -> Entry | None:
-    try:
-        status = entry.stat(follow_symlinks=False)
-        if stat.S_ISLNK(status.st_mode):
-            target = os.readlink(entry.path)
-        elif stat.S_ISREG(status.st_mode):
-            target = ""
-        else:
-            return None
-    except FileNotFoundError:
-        return None
-    return Entry(status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode, target)
+    return _Folder(mtime_ns, PackedFolder.of(files), tuple(sorted(folders)))

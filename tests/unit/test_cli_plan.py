@@ -129,3 +129,17 @@ async def test_a_wrong_sm_version_is_wrong_use():
     ended = await sidecar("plan", "--sm", "hopper")
     assert ended.code == 2
     assert "no SM version" in ended.err
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:8000", "http://127.0.0.1:8000/x?y"])
+async def test_an_address_that_is_none_is_wrong_use(url: str):
+    ended = await sidecar("plan", "--url", url)
+    assert ended.code == 2
+    assert "--url is not usable" in ended.err
+
+
+@pytest.mark.parametrize("words", [("plan", "--tokens-per-s"), ("bench", "--duration"), ("store", "ls", "--watch")])
+async def test_a_number_that_compares_with_nothing_is_wrong_use(words: tuple[str, ...]):
+    ended = await sidecar(*words, "nan")
+    assert ended.code == 2
+    assert "nan is not a number to count with" in ended.err

@@ -65,6 +65,20 @@ async def test_any_sign_of_progress_starts_the_count_anew(pod: Pod, change: str)
     assert pod.metrics.value("no_progress_seconds") == 0
 
 
+@pytest.mark.parametrize("phase", [Phase.WARMING, Phase.VERIFYING])
+async def test_a_wait_with_nothing_sent_is_no_stall(pod: Pod, phase: Phase) -> None:
+    watch = ProgressWatch(pod, 120)
+    pod.board.enter(phase)
+    pod.resting = True
+    await look(watch, 10, 500)
+    assert told(pod) == ""
+    pod.resting = False
+    await look(watch, 510, 620)
+    assert told(pod) == ""
+    await look(watch, 640)
+    assert "No forward progress" in told(pod)
+
+
 async def test_a_stall_that_ends_is_taken_back(pod: Pod) -> None:
     watch = ProgressWatch(pod, 120)
     await look(watch, 10, 140)

@@ -218,8 +218,10 @@ async def test_an_engine_that_was_ready_before_is_never_restarted(tmp_path: Path
         lambda pod: setattr(pod, "room", replace(pod.room, earlier=2, best=Room(4096, 1), shortfall=0.01)),
         lambda pod: setattr(pod, "kernels_before", {}),
         lambda pod: setattr(pod, "facts", {"argv": ["vllm", "serve", "--num-gpu-blocks-override=100"]}),
+        lambda pod: setattr(pod, "facts", {"argv": ["vllm", "serve", "--num_gpu_blocks_override", "100"]}),
+        lambda pod: setattr(pod, "facts", {"argv": ["sh", "-c", "exec vllm serve m --kv-cache-memory-bytes 9"]}),
     ],
-    ids=["warm", "unknown", "as large as before", "compiled nothing", "fixed size"],
+    ids=["warm", "unknown", "as large as before", "compiled nothing", "fixed size", "underscores", "in a shell"],
 )
 async def test_a_restart_that_gives_nothing_back_is_not_made(tmp_path: Path, change: Any) -> None:
     pod = cold_pod(tmp_path)

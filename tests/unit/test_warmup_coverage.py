@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from sidecar.engines.protocol import Completion, CompletionRequest
 from sidecar.warmup.attempts import WarmPolicy
 from sidecar.warmup.bursts import Ask, Burst, single
 from sidecar.warmup.coverage import Coverage, Matter, coverage_path, load, plan_digest
 from sidecar.warmup.planner import make_plan
 from sidecar.warmup.results import WarmResult
 from sidecar.warmup.runner import WarmupRunner
-from tests.unit.warmup_engine import FACTS, KernelModel, StandInEngine, length, now, profile
+from tests.unit.warmup_engine import FACTS, KernelModel, StandInEngine, failed, length, now, profile
 
 STEPS = ({"kind": "prefill", "tokens": [1, 16, 17, 500]}, {"kind": "logprobs", "values": [0, 5]})
 MIX = {"prompt_tokens": {"from": 1, "to": 600}, "concurrency": {"from": 1, "to": 3}}
@@ -38,10 +39,20 @@ def _kernel(request: Any) -> object:
     return "logprobs" if "logprobs" in request.extra else length(request) // 100
 
 
-async def _warm(have: set[object], coverage: Coverage | None = None, **fields: Any) -> tuple[WarmResult, StandInEngine]:
+async def _warm(
+    have: set[object], coverage: Coverage | None = None, refused: str = "", **fields: Any
+) -> tuple[WarmResult, StandInEngine]:
     engine, kernels = StandInEngine(), KernelModel(_kernel)
     kernels.known = have
     engine.stall = kernels.stall
+
+    def answer(request: CompletionRequest) -> Completion | None:
+        if refused not in request.extra:
+            return None
+        kernels.stall(request)
+        return failed("unsupported", "HTTP 400", 400)
+
+    engine.answer = answer
     given = {"converge": {"random_draws": 20}, "mix": MIX, "search": {"gap": 0.05, "replay_draws": 6}, **fields}
     plan = make_plan(profile(*STEPS, **given), FACTS)
     runner = WarmupRunner(engine, plan, kernels, WarmPolicy(), now, random.Random(1), coverage=coverage)
@@ -176,6 +187,18 @@ async def test_what_compiles_on_replay_is_told_as_lost_and_everything_follows():
     assert second.rounds >= 1
     assert "1 kernel that an earlier pod had compiled was lost from the cache" in second.sentence
     assert second.residual_risk == pytest.approx(3 / 20)
+
+
+@pytest.mark.looptime
+async def test_a_burst_that_compiled_and_was_then_refused_does_not_fail_the_next_pod():
+    have: set[object] = set()
+    first, _ = await _warm(have, refused="logprobs")
+    assert first.outcome == "converged", first.sentence
+    assert first.unsupported
+    assert first.coverage is not None
+    assert {*first.unsupported} & {each.name for each in first.coverage.matters}
+    second, _ = await _warm(have, first.coverage, refused="logprobs")
+    assert (second.outcome, second.rounds, second.unsupported) == ("converged", 0, first.unsupported)
 
 
 @pytest.mark.looptime

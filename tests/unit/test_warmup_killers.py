@@ -138,6 +138,24 @@ async def test_a_deadly_burst_is_not_replayed_and_the_next_pod_is_not_told_to_do
     assert 600 not in {length(request) for request in again.requests}
 
 
+async def test_a_replay_stops_at_the_size_that_killed_until_something_as_large_was_answered():
+    plan = _plan(100)
+    sizes = (300, 600, 700, 800)
+    matters = tuple(
+        Matter(
+            f"search, token counts: {size}", single(f"{size} tokens", Ask(1, size, 2)), frozenset({f"triton/{size}"})
+        )
+        for size in sizes
+    )
+    earlier = Coverage(plan="other", matters=matters)
+    died = await _warm(_mortal(range(600, 1025)), plan, coverage=earlier)
+    again = _mortal(range(600, 1025))
+    result = await _warm(again, plan, died.killers, earlier)
+    assert (result.outcome, result.reason) == ("exhausted", "killers_left_out")
+    assert result.replayed == 1
+    assert max(length(request) for request in again.requests) == 300
+
+
 async def test_what_a_deadly_burst_compiled_is_no_reason_to_replay_it():
     plan = _plan(1024)
     size = [each async for each in _searched(plan)][3]
