@@ -1,6 +1,6 @@
 """How the daemon logs: structlog, one event a line, as JSON or as text for a terminal.
 
-No log line is written here; callers ask `structlog.get_logger()` for a logger.
+No log line is written here; callers ask `get_logger` for a logger, so that structlog is imported here alone.
 """
 
 from __future__ import annotations
@@ -8,9 +8,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import Literal, TextIO, cast
+from collections.abc import Iterator
+from typing import Any, Literal, TextIO, cast
 
-import structlog
+
+@contextlib.contextmanager
+def _without_rich() -> Iterator[None]:
+    """Keep structlog from importing rich, which it would use for tracebacks on terminals: 4 MiB in every daemon."""
+    absent = "rich" not in sys.modules
+    if absent:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules["rich"]
+
+
+with _without_rich():
+    import structlog
 
 LogFormat = Literal["json", "text"]
 
@@ -31,6 +47,11 @@ class UnfailingStream:
         """Flush, or drop."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
+
+
+def get_logger(name: str = "") -> Any:
+    """Give a logger; `name` says which part of the sidecar speaks."""
+    return structlog.get_logger(name) if name else structlog.get_logger()
 
 
 def configure(log_format: LogFormat, level: str) -> None:

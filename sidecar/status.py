@@ -144,21 +144,25 @@ SECTIONS: Mapping[str, str] = {
     "startup": "`open`: what `/startupz` answers; `sentence`: why.",
     "degraded": "What is switched off and why: broken settings, store, port.",
     "engine": "`url`, `kind`, `version`, `model`, `identity`, `state`, `detail`, `limits` and `sources` of each fact, "
-    "`running`, `waiting`, `kv_cache_usage`, `attempt`, `restarts`, `healthy_after_s` (attempt start to first answer), "
-    "`last_exit`, `kv_cache` (blocks, tokens, shortfall against `earlier_boots` of the key, sentence, restart), "
+    "`running`, `waiting`, `kv_cache_usage`, `attempt`, `restarts`, `healthy_after_s` and `ready_after_s` (attempt "
+    "start to first answer, and to ready), `last_exit`, `kv_cache` (blocks, tokens, shortfall against `earlier_boots` of the "
+    "key, sentence, restart), "
     "`no_progress` (a sentence while an engine that is not ready shows none).",
     "restore": "`outcome` (pending, waiting, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
-    "`exact_key`, `toolchain_key`, `generation`, `files`, `bytes`, `bytes_done`, `rejected` per reason, `seconds`, `waited_s`, "
+    "`plan` (restore, keep, cold), `exact_key`, `toolchain_key`, `generation`, `generations` per scope, `files`, `bytes`, "
+    "`bytes_done`, `rejected` per reason, `damaged` archives, `differs` (facts of the nearest key), `seconds`, `waited_s`, "
     "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched, why).",
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, unwarmed, adopted), "
-    "`sentence`, "
-    "`profile`, `round`, `steps` (name, kind, state, requests, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
+    "`sentence`, `reason` (one word), "
+    "`profile`, `round`, `steps` (name, kind, state, requests, tokens, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "
     "seconds, detail, `stalls` bursts that stalled and their sum `stall_s`), "
     "`phase` (replay, rounds, search, draws), `searched`, `open` (ranges not covered), `idle_ranks` (no progress there), "
-    "`replayed`, `lost` (compiled again), "
+    "`replayed`, `lost` (compiled again) and `lost_kernels` per family, `matters` (bursts that the next pod replays), "
+    "`draws` (random ones that compiled nothing), `residual_risk` (0 to 1), `unsupported`, `killers` (left out), `notes`, "
     "`kernels_before_ready` and `kernels_after_ready` per family, `requests`, `seconds`.",
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
-    "`generation`, `parent`, `files`, `new_files`, `bytes`, `seconds`, `count`.",
+    "`generation`, `generations` per scope, `parent`, `files`, `new_files`, `bytes`, `skipped` files per reason, `seconds`, "
+    "`count`.",
     "golden": "`outcome` (pending, running, passed, skipped, degenerate, failed, engine_gone), `sentence`, `checks`.",
     "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; "
     "`unmanaged`: directories in no family that grew (path, bytes, files, where); or `trouble`.",

@@ -198,8 +198,6 @@ def _named(document: dict[str, Any]) -> str:
 
 
 async def _serve(options: Options, arguments: dict[str, Any]) -> int:
-    import structlog
-
     from sidecar import logs
     from sidecar.caches import families
     from sidecar.kube.injection.certificates import ends_at
@@ -209,7 +207,7 @@ async def _serve(options: Options, arguments: dict[str, Any]) -> int:
     from sidecar.web.certificate import ServedCertificate
 
     logs.configure("json", "info")
-    log = structlog.get_logger()
+    log = logs.get_logger()
 
     def told(sentence: str, good: bool) -> None:
         (log.info if good else log.warning)(sentence)

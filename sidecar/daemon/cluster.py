@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import structlog
-
 from sidecar.config import Settings
 from sidecar.daemon.own_facts import Told
 from sidecar.errors import KubernetesError, KubernetesForbidden
@@ -26,6 +24,7 @@ from sidecar.kube.facts import NodeFacts, PodFacts
 from sidecar.kube.gate_writer import GateWriter
 from sidecar.kube.own_pod import OwnPod
 from sidecar.lifecycle import Gate, Phase, Snapshot
+from sidecar.logs import get_logger
 from sidecar.supervisor.pod import Pod
 
 #: How long facts are waited for, so that an API server that is just coming up costs no cache. Seconds.
@@ -37,7 +36,7 @@ LAST_WORD_S = 0.7
 #: Events at once, and seconds until there is leave for one more: a pod that flaps must not fill etcd.
 EVENTS_AT_ONCE, EVENT_EVERY_S = 5, 60.0
 
-_log = structlog.get_logger("kubernetes")
+_log = get_logger("kubernetes")
 
 
 def account_of(settings: Settings, environment: Mapping[str, str], hostname: str) -> Account:

@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 import sidecar
 from sidecar import lifecycle, logs
 from sidecar.caches import families
@@ -29,6 +27,7 @@ from sidecar.engines.watcher import EngineWatcher, Observation
 from sidecar.errors import ListenFailed, NotSo, WarmupError
 from sidecar.gpu.reader import GpuReader
 from sidecar.lifecycle import Mode, Phase
+from sidecar.logs import get_logger
 from sidecar.metrics import Metrics
 from sidecar.status import Board
 from sidecar.supervisor import Supervisor, growth, handover, progress, restoring
@@ -50,7 +49,7 @@ AGAIN_S = 2.0
 #: Whatever happens to a restore, the engine's container may start this long after its cap.
 STARTUP_GRACE_S = 30.0
 
-_log = structlog.get_logger("daemon")
+_log = get_logger("daemon")
 
 
 def run_daemon(loaded: Loaded, command: tuple[str, ...], *, once: bool = False) -> int:

@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-import structlog
-
 from sidecar import lifecycle
 from sidecar.errors import WarmupError
 from sidecar.lifecycle import Event, Gate, Policy, Snapshot
+from sidecar.logs import get_logger
 
 #: Pause before a pod that can't generate is tried again. Long enough to leave a struggling engine alone.
 RETRY_S = 30.0
@@ -89,7 +88,7 @@ class Supervisor:
         self._notes: asyncio.Queue[lifecycle.Command] = asyncio.Queue()
         self._story: list[str] = []
         self._waiters: list[tuple[Callable[[Snapshot], bool], asyncio.Future[None]]] = []
-        self._log = structlog.get_logger("supervisor")
+        self._log = get_logger("supervisor")
 
     def post(self, event: Event) -> None:
         """Hand in an event; events are taken in the order in which they came."""

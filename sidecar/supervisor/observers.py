@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
-
 from sidecar import lifecycle
 from sidecar.caches import preflight
 from sidecar.engines.log_lines import hints_from_line
@@ -19,6 +17,7 @@ from sidecar.gpu.sm import from_product
 from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
 from sidecar.kube.events import ENGINE_ENDED
 from sidecar.lifecycle import Event, Mode
+from sidecar.logs import get_logger
 from sidecar.supervisor import restoring
 from sidecar.supervisor.pod import Pod
 
@@ -54,7 +53,7 @@ class EngineObserver:
         self._post = post
         self._same = 0
         self._identity = ""
-        self._log = structlog.get_logger("engine")
+        self._log = get_logger("engine")
 
     def report(self, observation: Observation) -> None:
         """Take one report."""

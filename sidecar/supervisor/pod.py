@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from sidecar.caches import effectiveness, families, scan
 from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.caches.live_cache import LiveCacheLock
@@ -27,6 +25,7 @@ from sidecar.gpu.sm import from_product
 from sidecar.handshake import PASSING, ControlDirectory
 from sidecar.kube.events import DEGRADED, Reason
 from sidecar.lifecycle import Gate, Mode, Snapshot
+from sidecar.logs import get_logger
 from sidecar.metrics import Metrics
 from sidecar.status import Board
 from sidecar.supervisor.claiming import Keeper
@@ -40,7 +39,7 @@ OUTSIDE = frozenset({"killed", "terminated", "restart"})
 #: A file's time may be a little behind the clock that is read here. Seconds.
 TICK_S = 0.1
 
-_log = structlog.get_logger("pod")
+_log = get_logger("pod")
 
 
 async def _no_veto() -> str:

@@ -6,14 +6,13 @@ How a generation is written is the business of `caches`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import structlog
 
 from sidecar.caches import families
 from sidecar.caches.client import PublishRequest, PublishResult
 from sidecar.kube.events import COMPILED_LATE
+from sidecar.logs import get_logger
 from sidecar.supervisor import room
 from sidecar.supervisor.adapters import AdapterWatch
 from sidecar.supervisor.pod import Pod
@@ -26,7 +25,7 @@ LOOK_S = 30.0
 LOOK_SHARE = 0.004
 #: Files younger than this may still be written to; the quiet time before a publish covers it.
 SETTLE_S = 2.0
-_log = structlog.get_logger("serving")
+_log = get_logger("serving")
 
 #: How often a cache that never comes to rest is looked at before it is published as it is, without entries in flux.
 QUIET_LOOKS = 24
@@ -57,7 +56,7 @@ def _told_of_failure(task: asyncio.Task[None]) -> None:
 async def _keep_publishing(pod: Pod) -> None:
     evidence = EvidenceWatcher(Path(pod.live_cache), families.stored_families(), lambda: pod.jit_lines)
     await evidence.baseline()
-    _count(pod, await until_quiet(pod, evidence))
+    count_late(pod, await until_quiet(pod, evidence))
     pending = await _publish(pod)
     pod.keeper.first_is_made()
     await room.record(pod, str(pod.board.publish.get("generation") or ""))
@@ -66,14 +65,14 @@ async def _keep_publishing(pod: Pod) -> None:
     adapters = AdapterWatch(pod)
     while True:
         began = pod.clock()
-        await adapters.look()
+        warmed = await adapters.look()
         found = await evidence.collect()
-        _count(pod, found)
+        count_late(pod, found, warmed)
         if found.kernels or found.files:
             pending = True
             await pod.show_cache(evidence.sizes)
         if pending and pod.clock() - published_at >= pod.settings.publish_interval_s:
-            _count(pod, await until_quiet(pod, evidence))
+            count_late(pod, await until_quiet(pod, evidence))
             pending = await _publish(pod)
             published_at = pod.clock()
         await asyncio.sleep(max(LOOK_S, (pod.clock() - began) / LOOK_SHARE))
@@ -94,12 +93,17 @@ async def until_quiet(pod: Pod, evidence: EvidenceWatcher) -> Evidence:
     return Evidence(kernels=kernels, names=tuple(names))
 
 
-def _count(pod: Pod, found: Evidence) -> None:
+def count_late(pod: Pod, found: Evidence, adapters: Sequence[str] = ()) -> None:
+    """Count and tell what was compiled while serving; `adapters` were warmed meanwhile, which is no user's loss."""
     if not found.kernels:
         return
     pod.count_kernels("after_ready", found.kernels)
     shown = ", ".join(found.names[:3])
     total = sum(found.kernels.values())
+    if adapters:
+        named = f"{', '.join(adapters)} {'was' if len(adapters) == 1 else 'were'} warmed"
+        pod.board.tell(f"{total} kernels were compiled while adapter {named} ({shown}); they are published as well.")
+        return
     sentence = (
         f"{total} kernels were compiled while serving ({shown}): requests waited for them. They are published for "
         "the next pod; the profile lacks a shape that traffic has."

@@ -5,9 +5,8 @@ Nothing is decided here.
 
 from __future__ import annotations
 
-import structlog
-
 from sidecar.lifecycle import Event, Gate, Phase, Snapshot
+from sidecar.logs import get_logger
 from sidecar.supervisor.pod import Pod
 
 _NOT_RESTORED = {
@@ -20,7 +19,7 @@ class Teller:
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
-        self._log = structlog.get_logger("lifecycle")
+        self._log = get_logger("lifecycle")
         pod.metrics.observe_phase(Phase.STARTING.value, None, pod.board.wall())
         pod.metrics.gate(False, False)
 

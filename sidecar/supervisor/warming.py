@@ -66,7 +66,9 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     try:
         result = await runner.run(lambda progress: _show(pod, progress))
         result = await _released(pod, facts, before, result)
-        await comparing
+        if result.outcome != "engine_gone":
+            # Nothing is waited for after a death: the launcher's word of it cancels this, and who is to blame would be lost.
+            await comparing
     finally:
         comparing.cancel()
     _note(pod, result)

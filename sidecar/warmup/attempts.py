@@ -121,7 +121,7 @@ class Attempts:
         """Say how the engine is gone, or nothing when it is still the same one."""
         health: Health = await self._engine.health()
         if health.state in _GONE_STATES:
-            return f"{_said(worst)} ({health.detail or health.state})"
+            return f"{_said(worst)} ({health.detail.rstrip('.') or health.state})"
         if self._identity is not None and worst.error_kind in ("refused", "reset"):
             now = await self._ask_identity()
             if now is not None and now != self._identity:
@@ -143,7 +143,8 @@ def _worst(completions: tuple[Completion, ...]) -> Completion | None:
 
 
 def _said(completion: Completion) -> str:
-    return (completion.error or "no answer").strip()
+    # It becomes part of a sentence that ends by itself.
+    return (completion.error or "").strip().rstrip(".") or "no answer"
 
 
 def _reason(completion: Completion) -> str:

@@ -197,6 +197,9 @@ def _ask(value: Mapping[str, Any]) -> Ask:
         given["messages"] = tuple(
             {_of_type(name, str): _of_type(said, str) for name, said in each.items()} for each in given["messages"]
         )
+    fields, stream, text = given.get("fields", {}), given.get("stream", True), given.get("text")
+    if not isinstance(fields, Mapping) or type(stream) is not bool or not (text is None or type(text) is str):
+        raise ValueError("a burst holds fields or a text that are none")
     ask = Ask(**given)
     numbers = (ask.count, ask.prompt_tokens, ask.output_tokens)
     if not all(type(each) is int and 1 <= each <= 1 << 30 for each in numbers):
@@ -205,10 +208,6 @@ def _ask(value: Mapping[str, Any]) -> Ask:
         raise ValueError("a burst holds a prefix longer than its prompt")
     if not (type(ask.temperature) in (int, float) and 0 <= ask.temperature <= HOTTEST):
         raise ValueError("a burst holds a temperature that is none")
-    if not (
-        isinstance(ask.fields, Mapping) and type(ask.stream) is bool and (ask.text is None or _of_type(ask.text, str))
-    ):
-        raise ValueError("a burst holds fields or a text that are none")
     return ask
 
 

@@ -36,5 +36,5 @@ async def answers(engine: Engine, kind: Literal["embed", "score", "transcription
     outcome: VerifyOutcome = "engine_gone" if answer.error_kind in ("refused", "reset") else "failed"
     if answer.error_kind == "unsupported":
         outcome = "skipped"
-    told = f"The engine does not answer a request for its {_NAMES[kind]}: {answer.error}."
+    told = f"The engine does not answer a request for its {_NAMES[kind]}: {(answer.error or 'no answer').rstrip('.')}."
     return VerifyResult(outcome, told, (check,))

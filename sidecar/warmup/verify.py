@@ -167,13 +167,14 @@ def _told(checks: Sequence[Check]) -> VerifyResult:
 def _failed(asked: Iterable[_Asked]) -> VerifyResult:
     everything = list(asked)
     bad = next(each for each in everything if not each.completion.ok)
+    said = (bad.completion.error or "no answer").rstrip(".")
     outcome: VerifyOutcome = "engine_gone" if bad.completion.error_kind in _GONE else "failed"
     if bad.completion.error_kind == "unsupported":
-        told = f"The output can't be checked, since the engine takes no requests for text: {bad.completion.error}."
+        told = f"The output can't be checked, since the engine takes no requests for text: {said}."
         return VerifyResult("skipped", told)
     checks = tuple(
         Check(each.name, each.completion.ok, each.completion.error or "", each.completion.total_s)
         for each in everything
     )
     what = "The engine was gone" if outcome == "engine_gone" else "The engine does not answer"
-    return VerifyResult(outcome, f"{what} when its output was checked ({bad.name}: {bad.completion.error}).", checks)
+    return VerifyResult(outcome, f"{what} when its output was checked ({bad.name}: {said}).", checks)

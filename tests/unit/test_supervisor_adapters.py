@@ -11,6 +11,8 @@ from sidecar.engines.vllm import VllmEngine
 from sidecar.engines.watcher import Observation
 from sidecar.supervisor.adapters import AT_MOST, TOGETHER, AdapterWatch
 from sidecar.supervisor.pod import Pod
+from sidecar.supervisor.serving import count_late
+from sidecar.warmup.evidence import Evidence
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_script import Script
 from tests.unit.supervised import make_pod, told
@@ -70,3 +72,16 @@ async def test_an_engine_that_is_given_adapters_by_the_hundred_is_not_flooded(tm
     async with serving(tmp_path) as (pod, fake):
         fake.script.adapters.extend(f"a{number}" for number in range(AT_MOST + 5))
         assert len(await AdapterWatch(pod).look()) == AT_MOST
+
+
+async def test_what_an_adapters_warm_up_compiled_is_no_shape_that_the_profile_lacks(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, _):
+        announced: list[str] = []
+        pod.announce = lambda _, sentence: announced.append(sentence)
+        found = Evidence(kernels={"triton": 2}, names=("triton/a", "triton/b"))
+        count_late(pod, found, ("second",))
+        assert "2 kernels were compiled while adapter second was warmed" in told(pod)
+        assert announced == []
+        count_late(pod, found)
+        assert len(announced) == 1
+        assert pod.kernels_after == {"triton": 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -34,6 +35,7 @@ async def warmed(
     argv: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
     script: Any = None,
+    caches: Any = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Pod, lifecycle.Event, FakeEngine]]:
     """Warm a scripted engine up once; give the pod and how that ended."""
@@ -42,6 +44,7 @@ async def warmed(
         client = VllmEngine(fake.url, api_key=lambda: None, clock=time.monotonic)
         pod = make_pod(root, client, profile=str(root / "few.yaml"), **settings)
         pod.clock = time.monotonic
+        pod.caches = caches or pod.caches
         restored(pod, "miss")
         pod.facts = {"argv": ["vllm", "serve", "m", *argv], "environment": dict(environment or {})}
         try:
@@ -106,3 +109,19 @@ async def test_a_record_that_is_damaged_costs_a_sentence_and_no_warmth(tmp_path:
     async with warmed(tmp_path) as (pod, ended, _):
         assert ended.outcome == "converged"
         assert "can't be used, so the profile's mix counts" in told(pod)
+
+
+class HangingStore:
+    """A store that never answers."""
+
+    async def boots(self, *_: Any) -> tuple[Mapping[str, Any], ...]:
+        await asyncio.Event().wait()
+        return ()
+
+
+async def test_the_burst_that_killed_the_engine_is_known_at_once_whatever_the_store_does(tmp_path: Path) -> None:
+    async with asyncio.timeout(20), warmed(tmp_path, script=Script(die_on_tokens=200), caches=HangingStore()) as found:
+        pod, ended, _ = found
+        assert ended.outcome == "engine_gone"
+        assert pod.suspected_last == ("prefill/300",)
+        assert ". (" not in ended.sentence

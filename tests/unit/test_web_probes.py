@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sidecar.caches.client import PublishResult, RestoreResult
 from sidecar.lifecycle import Gate, Phase
 from sidecar.metrics import Metrics
 from sidecar.status import SECTIONS, Board
+from sidecar.warmup.results import VerifyResult, WarmResult
 from sidecar.web import app, server
 from tests.fakes import scenes
 
@@ -87,6 +90,22 @@ async def test_livez_follows_the_heartbeat_and_not_the_engine(
 async def test_status_has_every_documented_section_and_no_other(port: aiohttp.ClientSession) -> None:
     _, text = await ask(port, "/status")
     assert set(json.loads(text)) == set(SECTIONS)
+
+
+RESULTS: dict[str, dict[str, Any]] = {
+    "warmup": WarmResult("converged", "").to_json(),
+    "restore": RestoreResult(outcome="hit", sentence="").to_json(),
+    "publish": PublishResult(outcome="published", sentence="").to_json(),
+    "golden": VerifyResult("passed", "").to_json(),
+}
+
+
+@pytest.mark.parametrize("section", RESULTS)
+def test_every_field_of_a_result_is_documented(section: str) -> None:
+    # What is laid down and cleared, and what is claimed, is for the restore itself; rounds are shown as `round`.
+    inner = {"commit", "clear", "claims", "rounds"}
+    words = set(re.findall(r"\w+", SECTIONS[section]))
+    assert set(RESULTS[section]) - inner <= words
 
 
 async def test_status_stays_json_whatever_an_engine_says(port: aiohttp.ClientSession, board: Board) -> None:
