@@ -256,3 +256,8 @@ def _remove(path: Path) -> None:
     except OSError:
         # A temporary file that stays is swept later; the caller's own error is the one that matters.
         return
+
+
+def in_words(size: int) -> str:
+    """Write bytes as people read them: kB below 100 kB, MB from there on (powers of ten)."""
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"

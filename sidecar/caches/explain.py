@@ -13,6 +13,7 @@ from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import REASONS, FamilyCount, RestoreOutcome
 from sidecar.caches.store import DirectoryStore
 from sidecar.errors import StoreDamaged
+from sidecar.files import in_words
 
 # Facts files read to find the nearest key: one small read each, within a restore's budget even on a slow volume.
 KEYS_LOOKED_AT = 64
@@ -85,7 +86,7 @@ def sentence_for(
         files = sum(one.files for one in families.values())
         size = sum(one.bytes for one in families.values())
         names = " and ".join(manifest.name for manifest in chosen.values())
-        parts.append(f"Restored {files} files ({size / 1e6:.1f} MB) of {len(families)} families from {names}.")
+        parts.append(f"Restored {files} files ({in_words(size)}) of {len(families)} families from {names}.")
     elif outcome == "failed":
         parts.append(
             "What the store holds for this engine could not be used; the engine starts cold. "

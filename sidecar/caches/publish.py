@@ -27,6 +27,7 @@ from sidecar.caches.racing import Race
 from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot, Wholeness
 from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
 from sidecar.errors import FormatFromTheFuture, LostRace, StoreDamaged, StoreReadOnly, WarmupError
+from sidecar.files import in_words
 
 
 def ignore(_progress: Progress) -> None:
@@ -215,7 +216,7 @@ def _summary(done: dict[KeyScope, _Published], skipped: Counter[str]) -> tuple[P
         return "nothing_new", f"Everything in the live cache that is complete is in the store already.{later}"
     new = sum(one.new_files for one in done.values())
     packed = sum(one.packed for one in done.values())
-    return "published", f"Published {' and '.join(names)}: {new} new files, {packed / 1e6:.1f} MB packed.{later}"
+    return "published", f"Published {' and '.join(names)}: {new} new files, {in_words(packed)} packed.{later}"
 
 
 def _result(

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from sidecar.caches.families import FAMILIES, NO_FAMILY, stored_families
 from sidecar.caches.live_cache import LOCK_NAME, MARKER_NAME, STAGING_NAME, TRASH_NAME
+from sidecar.files import in_words
 
 #: Less than both is what programs leave behind without compiling anything: a state file, a socket's directory.
 WORTH_BYTES = 64 * 1024
@@ -118,7 +119,7 @@ def grown(
 
 def sentence(one: Unmanaged) -> str:
     """Say that a directory grew and what that means."""
-    size = f"{one.bytes / 1e6:.1f} MB" if one.bytes >= 100_000 else f"{one.bytes / 1e3:.0f} kB"
+    size = in_words(one.bytes)
     least = "" if one.whole else "at least "
     said = f"{one.path} grew by {least}{size} ({least}{one.files} new files) while the engine ran"
     if one.where == "moved":
