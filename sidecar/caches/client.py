@@ -173,12 +173,16 @@ class CacheClient:
                     on_progress(progress)
 
                 await _talk(process, task, ending, told)
+                # Whoever ends without a word has ended by itself: only then does the code tell why.
+                if ending.result is None and process.stdout is not None and process.stdout.at_eof():
+                    await asyncio.wait({self._reap(process)}, timeout=KILL_GRACE_S)
         except TimeoutError:
             ending.timed_out = True
         finally:
+            by_itself = process.returncode
             await self._end(process)
         if not ending.trouble and ending.result is None:
-            ending.trouble = f"the worker ended with code {process.returncode} and gave no result"
+            ending.trouble = _silent_end(by_itself)
         return ending
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
@@ -286,3 +290,16 @@ def _trouble(what: str, ending: _Ending, error: ValueError) -> str:
     reason = ending.trouble or f"the worker's answer can't be used ({error})"
     last = next((line for line in reversed(ending.stderr) if line.strip()), "")
     return f"The {what} failed: {reason}{f'; its last words: {last.strip():.300}' if last else ''}."
+
+
+def _silent_end(code: int | None) -> str:
+    """Say how a worker ended that gave no result."""
+    if code is None:
+        return "the worker gave no result, and was ended"
+    if code == -signal.SIGKILL:
+        return (
+            "the worker was killed (SIGKILL): most often for memory, so look at the container's memory limit and its events"
+        )
+    if code < 0:
+        return f"the worker was ended by signal {-code} and gave no result"
+    return f"the worker ended with code {code} and gave no result"

@@ -95,7 +95,7 @@ class Exposition:
     def smallest(self, name: str, label: str) -> str | None:
         """Give the least whole number that a label has in the series of a name, as it stands there."""
         values = [sample.labels.get(label, "") for sample in self.samples.get(name, ())]
-        return min((value for value in values if value.isdigit()), key=int, default=None)
+        return min((value for value in values if value.isascii() and value.isdigit()), key=int, default=None)
 
     def distinct(self, name: str, label: str) -> int | None:
         """Count the values that a label has in the series of a name; None when there are no such series."""

@@ -26,6 +26,8 @@ from sidecar.errors import EngineError
 #: The leader's sidecar answers from memory; beyond this it is stuck, or the network is.
 PROBE_S = 2.0
 STATUS_S = 3.0
+#: A status with a hundred events and steps takes a hundredth of this.
+STATUS_BYTES = 4 << 20
 #: A sentence of /readyz is a few hundred characters.
 SENTENCE_LIMIT = 4096
 
@@ -103,8 +105,13 @@ class LeaderEngine:
     async def _status(self) -> dict[str, Any]:
         try:
             async with self._open().get(f"{self._url}/status", timeout=_within(STATUS_S)) as answer:
-                found = json.loads(await answer.read())
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+                text = await answer.content.read(STATUS_BYTES + 1)
+                while len(text) <= STATUS_BYTES and (more := await answer.content.read(STATUS_BYTES)):
+                    text += more
+                if len(text) > STATUS_BYTES:
+                    raise EngineError(f"The leader's status at {self._url} is longer than {STATUS_BYTES} bytes.")
+                found = json.loads(text)
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             raise EngineError(f"The leader's status at {self._url} can't be read: {error}.") from error
         if not isinstance(found, dict):
             raise EngineError(f"The leader's status at {self._url} is no JSON object.")

@@ -18,7 +18,7 @@ SOURCE = "the engine's log"
 
 def _number(value: str) -> int | None:
     digits = value.replace(",", "")
-    return int(digits) if digits.isdigit() and int(digits) > 0 else None
+    return int(digits) if digits.isascii() and digits.isdigit() and int(digits) > 0 else None
 
 
 def _name(value: str) -> str | None:

@@ -88,7 +88,8 @@ async def until(holds: Callable[[], bool]) -> None:
     ("lines", "says"),
     [
         (["sys.exit('no module named nothing')"], "code 1"),
-        (["os.kill(os.getpid(), 9)"], "code -9"),
+        (["os.kill(os.getpid(), 9)"], "container's memory limit"),
+        (["os.kill(os.getpid(), 10)"], "ended by signal 10"),
         (["print('hello'); print('[1]'); print('{}'); print('{\"kind\": 1}')"], "gave no result"),
         (['print(\'{"kind": "result", "result": {"outcome": 1}}\')'], "can't be used"),
         (["sys.stdout.buffer.write(b'\\xff' * 100 + b'\\n')"], "gave no result"),

@@ -262,8 +262,9 @@ def test_json_makes_one_key_however_it_is_spelt(spellings: list[list[str]]) -> N
 
 
 @pytest.mark.parametrize("values", [
-    ['{"a": 1}', '{"a": 0}', '{"a": -0}', '{"a": 1.0}', '{"a": 1e0}', '{"a": "1"}', '{"a": true}', '{"a": null}', '{"a": [1]}', '{"b": 1}', "{}",
-     '{"a": 1, "a": 2}', '{"a": 2, "a": 1}', '{"a": 2}', '{"a": NaN}', '{"a": "NaN"}', '{"a": 1', "[1, 2]", "[2, 1]"],
+    ['{"a": 1}', '{"a": 0}', '{"a": -0}', '{"a": 1.0}', '{"a": 1e0}', '{"a": "1"}', '{"a": true}', '{"a": null}',
+     '{"a": [1]}', '{"b": 1}', "{}", '{"a": 1, "a": 2}', '{"a": 2, "a": 1}', '{"a": 2}', '{"a": NaN}', '{"a": "NaN"}',
+     '{"a": 1', "[1, 2]", "[2, 1]"],
 ])  # fmt: skip
 def test_no_two_values_of_json_share_a_key(values: list[str]) -> None:
     assert len({fingerprint(argv("--additional-config", one), LIVE).exact_key for one in values}) == len(values)

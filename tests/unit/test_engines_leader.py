@@ -21,14 +21,14 @@ class Leader:
     def __init__(self) -> None:
         self.status, self.sentence, self.seconds = 200, "Nothing is left to compile.", 0.0
         self.page: object = {"flagged": False, "engine": {"identity": "process:1"}}
-        self.url = ""
+        self.url = self.raw = ""
 
     async def readyz(self, _request: web.Request) -> web.Response:
         await asyncio.sleep(self.seconds)
         return web.Response(status=self.status, text=self.sentence + "\n")
 
     async def show(self, _request: web.Request) -> web.Response:
-        return web.json_response(self.page)
+        return web.Response(text=self.raw) if self.raw else web.json_response(self.page)
 
 
 @pytest.fixture
@@ -104,6 +104,15 @@ async def test_a_status_that_tells_nothing_is_no_identity(engine: LeaderEngine, 
     else:
         with pytest.raises(EngineError):
             await engine.stats()
+
+
+@pytest.mark.parametrize("page", ["x" * (5 << 20), [[]]])
+async def test_a_status_that_never_ends_or_goes_too_deep_is_an_error(engine: LeaderEngine, leader: Leader, page: object):
+    leader.page = page
+    if isinstance(page, list):
+        leader.raw = "[" * 100_000
+    with pytest.raises(EngineError):
+        await engine.stats()
 
 
 async def test_a_worker_is_sent_no_traffic(engine: LeaderEngine):
