@@ -15,6 +15,7 @@ from typing import Any
 
 from sidecar.caches import normalise, privacy
 from sidecar.config import Settings
+from sidecar.engines.outside import Place
 from sidecar.gpu.reading import GpuSnapshot
 from sidecar.kube.facts import NodeFacts, PodFacts
 
@@ -44,6 +45,17 @@ class Told:
     pod: PodFacts | None = None
     node: NodeFacts | None = None
     group: Mapping[str, str] = field(default_factory=dict)
+
+
+def places(told: Told) -> tuple[Place, ...]:
+    """Give what Pod and Node tell of the engine's arguments and GPU, for limits and the SM version; no key depends on it."""
+    found = []
+    if told.pod is not None:
+        found.append(Place("the Pod's spec", argv=told.pod.argv, environment=told.pod.environment))
+    if told.node is not None:
+        products = (told.node.product,) if told.node.product else ()
+        found.append(Place("the Node's labels", sm=told.node.sm, products=products))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

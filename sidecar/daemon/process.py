@@ -22,7 +22,7 @@ from sidecar.caches import families
 from sidecar.config import Loaded, Settings
 from sidecar.daemon import assembly
 from sidecar.daemon.cluster import Cluster
-from sidecar.daemon.own_facts import image_fact, own_facts
+from sidecar.daemon.own_facts import image_fact, own_facts, places
 from sidecar.engines.watcher import EngineWatcher, Observation
 from sidecar.errors import ListenFailed, NotSo, WarmupError
 from sidecar.gpu.reader import GpuReader
@@ -159,7 +159,9 @@ class Daemon:
         self._gpus = GpuWatch(pod, GpuReader(release=self._settings.gpu_release))
         if self._mode is Mode.BESIDE:
             first = await self._gpus.read() if self._settings.gpu_interval_s > 0 else None
-            own = own_facts(self._settings, first, await cluster.told())
+            told = await cluster.told()
+            own = own_facts(self._settings, first, told)
+            pod.places = places(told)
             pod.base_facts, pod.arguments_known = own.facts, not own.inexact
             if own.lacking and pod.store:
                 pod.store = ""

@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -201,14 +201,16 @@ def account(cluster: Cluster | RealServer, tmp_path: Path, token: str, pod: str 
     return Account(folder, "127.0.0.1", str(cluster.port), pod_name=pod)
 
 
-def pod_of(name: str, *, gates: Iterable[str] = (CONDITION,), node: str = "") -> dict[str, Any]:
-    """Give a pod as small as the API server takes it."""
+def pod_of(
+    name: str, *, gates: Iterable[str] = (CONDITION,), node: str = "", command: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Give a pod as small as the API server takes it; `command` is the engine's."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {
-            "containers": [{"name": "engine", "image": "engine"}],
+            "containers": [{"name": "engine", "image": "engine", **({"command": [*command]} if command else {})}],
             "readinessGates": [{"conditionType": gate} for gate in gates],
             **({"nodeName": node} if node else {}),
         },

@@ -50,9 +50,11 @@ class Scene:
         self.engine: FakeEngine
         self.daemon: SidecarProcess
 
-    async def begin(self, *features: Any, gates: tuple[str, ...] = (CONDITION,), **settings: object) -> None:
+    async def begin(
+        self, *features: Any, gates: tuple[str, ...] = (CONDITION,), command: tuple[str, ...] = (), **settings: object
+    ) -> None:
         await self.cluster.grant(self.user, features)
-        await k8s.create(self.admin, "pods", k8s.pod_of(self.pod, gates=gates))
+        await k8s.create(self.admin, "pods", k8s.pod_of(self.pod, gates=gates, command=command))
         await self.start_engine()
         self.start(**settings)
 
@@ -225,3 +227,13 @@ async def test_an_api_server_that_hangs_holds_nothing_up(scene: Scene):
     await scene.until_ready()
     assert (await asyncio.to_thread(scene.daemon.get, "/livez"))[0] == 200
     assert await asyncio.to_thread(scene.daemon.stop) == 0
+
+
+@FAKE_ALONE
+async def test_limits_that_the_engine_does_not_tell_come_from_the_pods_spec(scene: Scene):
+    command = ("vllm", "serve", "m", "--max-num-seqs", "7")
+    await scene.begin(POD_FACTS, command=command, pod_facts="true", sm="cpu")
+    await scene.until_ready()
+    engine = (await asyncio.to_thread(scene.daemon.status))["engine"]
+    assert engine["limits"]["max_num_seqs"] == 7
+    assert "the Pod's spec" in engine["sources"]["max_num_seqs"]

@@ -9,7 +9,7 @@ import pytest
 import sidecar.launcher.facts as launcher
 from sidecar.caches.fingerprint import fingerprint
 from sidecar.config import Settings
-from sidecar.daemon.own_facts import RELEVANT, OwnFacts, Told, cpu_facts, own_facts
+from sidecar.daemon.own_facts import RELEVANT, OwnFacts, Told, cpu_facts, own_facts, places
 from sidecar.kube.facts import NodeFacts, PodFacts
 
 DIGEST = "sha256:" + "a" * 64
@@ -108,3 +108,10 @@ def test_each_rank_of_a_group_has_an_exact_key_of_its_own_and_shares_the_toolcha
 def test_processor_and_variables_are_described_as_the_launcher_describes_them():
     assert cpu_facts() == launcher.cpu()
     assert RELEVANT.pattern == launcher.RELEVANT.pattern
+
+
+def test_pod_and_node_are_places_that_tell_limits_and_the_gpu():
+    pod, node = places(Told(POD, NODE))
+    assert (pod.argv, pod.environment) == (POD.argv, POD.environment)
+    assert (node.sm, node.products) == ("sm90", ("NVIDIA-H200",))
+    assert places(Told()) == ()
