@@ -66,7 +66,7 @@ def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
         return PublishResult(outcome="disabled", sentence=sentence)
     try:
         store = open_store(request.store, request.store_mode, tools.sleep, tools.checkpoint)
-        store.sweep_orphans()
+        store.sweep_orphans(fingerprint(request.facts, request.live_cache))
         for scope in BOTH:
             done[scope] = _ScopePublish(request, tools, store, scope, skipped).run()
         outcome, sentence = _summary(done, skipped)

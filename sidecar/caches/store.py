@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sidecar.caches import manifest as manifests
-from sidecar.caches.fingerprint import Fingerprint, KeyScope, key_of
+from sidecar.caches.fingerprint import BOTH, Fingerprint, KeyScope, key_of
 from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.publish_messages import StoreMode
 from sidecar.caches.records import VERSION, Records
@@ -54,6 +54,7 @@ CHUNK = 1 << 20
 # There is something under the name, and it is no file: somebody's doing, which no other try and no waiting changes.
 NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 ORPHAN_S = 86400.0
+RECORD_FOLDERS = ("boots", "quarantine", "claims", "generations")
 # A folder that is listed late lacks what was published in the last minute: fewer than this.
 UNSEEN_LIMIT = 256
 
@@ -256,23 +257,28 @@ class DirectoryStore(Records):
                 raise StoreDamaged(f"The pack {digest[:12]} is not a plain file.")
             return StoreStream(io.FileIO(descriptor), str(self.root))
 
-    def sweep_orphans(self) -> None:
-        """Remove temporary archives and manifests that publishers left behind when they died, a day or more ago.
+    def sweep_orphans(self, known: Fingerprint | None = None) -> None:
+        """Remove what workers that died left under temporary names a day or more ago: archives, and records of these keys.
 
         What can't be removed is left for the next sweep. Raises StoreReadOnly.
         """
         with contextlib.suppress(StoreFull, StoreUnavailable), self._writing("sweep"):
             make_directory(self._pack_folder)
             now = self._time(self._pack_folder)
-            for name in filter(is_temporary, self._names(self._pack_folder)):
-                path = self._pack_folder / name
-                with contextlib.suppress(FileNotFoundError):
-                    if now - path.stat().st_mtime <= ORPHAN_S:
-                        continue
-                    if path.is_dir():
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink()
+            keys = [self._key(scope, known.key(scope)) for scope in BOTH] if known else []
+            for folder in (self._pack_folder, *keys, *(key / kind for key in keys for kind in RECORD_FOLDERS)):
+                self._sweep(folder, now)
+
+    def _sweep(self, folder: Path, now: float) -> None:
+        for name in filter(is_temporary, self._names(folder)):
+            path = folder / name
+            with contextlib.suppress(FileNotFoundError):
+                if now - path.stat().st_mtime <= ORPHAN_S:
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
 
     def _generation(self, scope: str, key: str, name: str) -> Path:
         return self.root / VERSION / scope / key / "generations" / name / MANIFEST

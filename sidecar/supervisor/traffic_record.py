@@ -38,12 +38,12 @@ class TrafficRecorder:
         self._known: RecordedMix | None = None
         self._write_at = FIRST_REQUESTS
 
-    async def begin(self) -> bool:
-        """Take the counters as they are at ready; False where the engine shows no histograms of lengths."""
+    async def begin(self) -> bool | None:
+        """Take the counters as they are; False where the engine shows no histograms of lengths, None when it did not answer."""
         try:
             self._before = await self._pod.engine.stats()
         except EngineError:
-            return False
+            return None
         self._earlier, _ = await asyncio.to_thread(recorded.load, self._path())
         self._known = self._earlier
         self._write_at = FIRST_REQUESTS if self._earlier is None else OTHER_REQUESTS
@@ -86,12 +86,16 @@ class TrafficRecorder:
 
     async def run(self) -> None:
         """Record until cancelled."""
-        if not self._pod.live_cache or not await self.begin():
+        if not self._pod.live_cache:
             return
-        while True:
+        begun: bool | None = None
+        while begun is not False:
+            if begun is None:
+                begun = await self.begin()
+            else:
+                self.sample()
+                await self.write_when_due()
             await asyncio.sleep(SAMPLE_S)
-            self.sample()
-            await self.write_when_due()
 
     def _path(self) -> Path:
         return recorded.mix_path(Path(self._pod.live_cache))

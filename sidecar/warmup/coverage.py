@@ -27,6 +27,8 @@ FILE_NAME = "coverage.json"
 #: So many bursts are kept, of about 500 bytes each: more than any engine has kernels for, and below what is read back.
 MATTERS_KEPT = 2000
 NAMES_KEPT = 20
+#: Of about 100 bytes each.
+NAMES_IN_ALL = 8000
 #: vLLM and OpenAI take temperatures up to 2; a document with a much higher one is none of ours.
 HOTTEST = 100
 #: A shape with its defaults, which the document leaves out.
@@ -63,7 +65,11 @@ class Coverage:
     mix: str = "profile"
 
     def to_json(self) -> dict[str, Any]:
-        """Give the document; a burst without its defaults, and no digit more than needed."""
+        """Give the document; a burst without its defaults, and no digit more than needed.
+
+        The more bursts there are, the fewer names of kernels each keeps: it has to stay below what `read_json` takes.
+        """
+        most = max(1, min(NAMES_KEPT, NAMES_IN_ALL // max(1, len(self.matters))))
         return {
             "format": FORMAT,
             "plan": self.plan,
@@ -73,7 +79,7 @@ class Coverage:
             "mix": self.mix,
             "sizes": {name: list(values) for name, values in self.sizes.items()},
             "matters": [
-                {"name": each.name, "burst": _burst_json(each.burst), "kernels": sorted(each.names)[:NAMES_KEPT]}
+                {"name": each.name, "burst": _burst_json(each.burst), "kernels": sorted(each.names)[:most]}
                 for each in self.matters[:MATTERS_KEPT]
             ],
         }

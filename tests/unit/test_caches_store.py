@@ -15,6 +15,7 @@ from sidecar.caches.fingerprint import fingerprint
 from sidecar.caches.manifest import Manifest, Pack, generation_name
 from sidecar.caches.store import DirectoryStore, open_store
 from sidecar.errors import LostRace, StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable, WarmupError
+from sidecar.files import temporary_name
 from tests.fakes.live_cache import facts
 
 KEY = "k" * 32
@@ -242,6 +243,23 @@ def test_a_sweep_that_can_not_be_done_keeps_nobody_from_publishing(
 ) -> None:
     monkeypatch.setattr(os, "mkdir", _failing(errno.ENOSPC))
     store.sweep_orphans()
+
+
+def test_records_that_a_dead_worker_left_half_written_are_swept_after_a_day(store: DirectoryStore) -> None:
+    known = fingerprint(facts(), "/live")
+    store.write_facts("exact", known)
+    store.record_boot("exact", known.exact_key, "00000001-aaaaaaaaaaaaaaaa.ready.1", {})
+    folder = store.root / "v1/exact" / known.exact_key
+    (record,) = (folder / "boots").iterdir()
+    old, fresh = temporary_name(record), temporary_name(record)
+    lost = temporary_name(folder / "facts.json")
+    for path in (old, fresh, lost):
+        path.write_text("{")
+    for path in (old, lost, record):
+        os.utime(path, (1, 1))
+    store.sweep_orphans(known)
+    assert {path.name for path in (folder / "boots").iterdir()} == {record.name, fresh.name}
+    assert not lost.exists()
 
 
 def _packed(content: bytes) -> Callable[[BinaryIO], Pack]:

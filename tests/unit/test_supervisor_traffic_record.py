@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sidecar.errors import EngineError
-from sidecar.supervisor.traffic_record import TrafficRecorder
+from sidecar.supervisor.traffic_record import SAMPLE_S, TrafficRecorder
 from sidecar.warmup.recorded import Distribution, RecordedMix, load, mix_path
 from tests.unit.supervised import Metered, make_pod, observe, told
 
@@ -71,11 +74,24 @@ async def test_another_engine_process_has_other_counters(tmp_path: Path) -> None
 
 
 async def test_an_engine_that_shows_no_lengths_is_not_recorded(tmp_path: Path) -> None:
-    assert not await TrafficRecorder(make_pod(tmp_path, Metered())).begin()
+    assert await TrafficRecorder(make_pod(tmp_path, Metered())).begin() is False
     engine = Metered()
     engine.error = EngineError("no answer")
     pod = make_pod(tmp_path / "live", engine)
-    assert not await TrafficRecorder(pod).begin()
+    assert await TrafficRecorder(pod).begin() is None
+
+
+@pytest.mark.looptime
+async def test_an_engine_that_does_not_answer_at_once_is_asked_again(tmp_path: Path) -> None:
+    engine = Metered()
+    engine.error = EngineError("no answer")
+    recorder = TrafficRecorder(make_pod(tmp_path, engine))
+    running = asyncio.create_task(recorder.run())
+    await asyncio.sleep(SAMPLE_S / 2)
+    assert not running.done()
+    engine.error = None
+    await asyncio.sleep(2 * SAMPLE_S)
+    assert running.done(), "it shows no lengths, which ends the recording"
 
 
 async def test_idle_times_say_nothing_about_concurrency(tmp_path: Path) -> None:

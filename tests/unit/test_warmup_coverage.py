@@ -13,7 +13,7 @@ import pytest
 from sidecar.engines.protocol import Completion, CompletionRequest
 from sidecar.warmup.attempts import WarmPolicy
 from sidecar.warmup.bursts import Ask, Burst, single
-from sidecar.warmup.coverage import Coverage, Matter, coverage_path, load, plan_digest
+from sidecar.warmup.coverage import MATTERS_KEPT, NAMES_KEPT, Coverage, Matter, coverage_path, load, plan_digest
 from sidecar.warmup.planner import make_plan
 from sidecar.warmup.results import WarmResult
 from sidecar.warmup.runner import WarmupRunner
@@ -270,3 +270,14 @@ async def test_draws_from_another_mix_say_nothing_about_this_one() -> None:
     other, _ = await _warm(have, replace(first.coverage, mix="recorded"))
     assert (other.outcome, other.rounds) == ("converged", 0)
     assert "of earlier pods)" not in other.sentence
+
+
+def test_coverage_of_very_many_bursts_stays_small_enough_to_be_read_back():
+    names = frozenset(f"triton/{'A' * 80}{number}/kernel.cubin" for number in range(NAMES_KEPT))
+    matters = tuple(
+        Matter(f"step/{number}", single(f"step/{number}", Ask(1, 8, 1)), names) for number in range(MATTERS_KEPT)
+    )
+    whole = Coverage(plan="p", profile="x", converged=True, draws=3, sizes={}, matters=matters)
+    text = json.dumps(whole.to_json())
+    assert len(text) < 3 << 20
+    assert len(Coverage.from_json(json.loads(text)).matters) == MATTERS_KEPT
