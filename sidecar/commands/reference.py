@@ -106,6 +106,13 @@ def _metrics() -> Rows:
     return [(_code(name), *rest) for name, *rest in metrics.documented()]
 
 
+def _injector_metrics() -> Rows:
+    from sidecar import metrics
+    from sidecar.metrics.injector import INJECTOR_TABLE
+
+    return [(_code(name), *rest) for name, *rest in metrics.documented(INJECTOR_TABLE)]
+
+
 def _endpoints() -> Rows:
     from sidecar.web import app
 
@@ -218,6 +225,8 @@ def _kubernetes_events() -> Rows:
     return [(_code(reason), kind, meaning) for reason, kind, meaning in events.documented()]
 
 
+_METRIC_HEADINGS = ("metric", "type", "labels", "unit", "series at most", "meaning")
+
 REFERENCES: tuple[Reference, ...] = (
     Reference("commands", ("command", "meaning"), _commands),
     Reference("exit codes", ("code", "meaning"), lambda: [(str(code), meaning) for code, meaning in EXIT_CODES]),
@@ -231,7 +240,8 @@ REFERENCES: tuple[Reference, ...] = (
         lambda: [(_code(key), meaning) for key, meaning in SECTIONS.items()],
     ),
     Reference("phases", ("phase", "meaning"), lambda: [(_code(phase.value), PHASES[phase]) for phase in Phase]),
-    Reference("metrics", ("metric", "type", "labels", "unit", "series at most", "meaning"), _metrics),
+    Reference("metrics", _METRIC_HEADINGS, _metrics),
+    Reference("injector metrics", _METRIC_HEADINGS, _injector_metrics),
     Reference(
         "families",
         ("family", "usual place", "directory", "moved by", "scope", "left out", "checked", "since vLLM", "note"),

@@ -5,7 +5,7 @@ No number lives here; `recording.py` holds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sidecar.caches.families import FAMILIES
 from sidecar.caches.messages import REASONS
@@ -262,11 +262,11 @@ BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in TABLE}
 HEADINGS = ("metric", "type", "labels", "unit", "series at most", "meaning")
 
 
-def documented() -> list[tuple[str, str, str, str, str, str]]:
-    """List all metrics for the README: name, type, labels with their values, unit, most series, meaning."""
+def documented(table: Iterable[Metric] | None = None) -> list[tuple[str, str, str, str, str, str]]:
+    """List metrics for the README, the daemon's or others': name, type, labels with values, unit, most series, meaning."""
     return [
         (PREFIX + m.name, m.kind, "; ".join(_label_words(m)), m.unit, str(m.series(len(FAMILIES))), m.help)
-        for m in TABLE
+        for m in (TABLE if table is None else table)
     ]
 
 
