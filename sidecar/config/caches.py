@@ -5,14 +5,31 @@ Nothing about traffic lives here.
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field
 
 from sidecar.config.engine import absolute
 from sidecar.config.group import Group
+
+#: Suffixes of Kubernetes' quantities (documentation: Reference, Common Definitions, Quantity); smaller ones make no sense here.
+QUANTITIES = {
+    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50,
+}  # fmt: skip
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGTP]i?|Ki)")
+
+
+def whole_bytes(given: object) -> object:
+    """Turn a quantity such as `20Gi` or `1.5G` into bytes; everything else is left to the field's own check."""
+    found = _QUANTITY.fullmatch(given.strip()) if isinstance(given, str) else None
+    if found is None or found[2] not in QUANTITIES:
+        return given
+    return int(Decimal(found[1]) * QUANTITIES[found[2]])
 
 
 class CacheSettings(Group):
@@ -22,11 +39,12 @@ class CacheSettings(Group):
         Path("/var/cache/engine"),
         description="Root of the engine's live caches: local disk, private to the pod, the same path in every pod.",
     )
-    live_cache_limit_bytes: int = Field(
+    live_cache_limit_bytes: Annotated[int, pydantic.BeforeValidator(whole_bytes)] = Field(
         0,
         ge=0,
-        description="Size limit of the live cache's volume (an emptyDir's `sizeLimit`), which no filesystem tells: a restore "
-        "leaves out the largest families rather than exceed it, since the kubelet would end the pod. 0: none.",
+        description="Size limit of the live cache's volume (an emptyDir's `sizeLimit`, written the same way, such as `20Gi`), "
+        "which no filesystem tells: a restore leaves out the largest families rather than exceed it, since the kubelet would "
+        "end the pod. 0: none.",
     )
     store: str = Field("", description="Directory of the shared store; empty: nothing is restored or published.")
     store_mode: Literal["read-write", "read-only"] = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pydantic
 import pytest
 
 from sidecar.config import Settings, load
@@ -157,3 +158,16 @@ def test_gpus_named_by_anything_else_are_refused_in_a_sentence(given: str):
     loaded = load({"WARMUP_GPUS": given})
     assert "WARMUP_GPUS" in str(loaded.problems[0])
     assert loaded.settings.engine_gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [("20Gi", 20 << 30), ("1.5G", 1_500_000_000), ("512Mi", 512 << 20), ("123", 123), ("0", 0)]
+)
+def test_the_size_of_the_live_caches_volume_is_written_as_in_kubernetes(given: str, size: int):
+    assert Settings.model_validate({"live_cache_limit_bytes": given}).live_cache_limit_bytes == size
+
+
+@pytest.mark.parametrize("given", ["20Gb", "-1Gi", "Gi", "1e3", "2Ki5", "3.Gi", "K"])
+def test_a_size_that_is_none_is_refused(given: str):
+    with pytest.raises(pydantic.ValidationError):
+        Settings.model_validate({"live_cache_limit_bytes": given})

@@ -94,6 +94,8 @@ seccompProfile:
       value: /run/warmup
     - name: WARMUP_LIVE_CACHE
       value: /var/cache/engine
+    - name: WARMUP_LIVE_CACHE_LIMIT_BYTES
+      value: {{ .Values.sidecar.liveCacheSize | quote }}
     {{- if ne .Values.store.kind "none" }}
     - name: WARMUP_STORE
       value: /mnt/store

@@ -122,6 +122,7 @@ def environment(shape: Shape) -> list[Json]:
         "listen": f"0.0.0.0:{shape.port}",
         "control_dir": shape.control_dir,
         "live_cache": shape.live_cache,
+        "live_cache_limit_bytes": shape.live_cache_size,
     }
     if shape.store:
         found["store"] = shape.store
