@@ -69,6 +69,8 @@ class Board:
     golden: Mapping[str, Any] = field(default_factory=lambda: {"outcome": "pending"})
     cache: Mapping[str, Any] = field(default_factory=dict)
     gpu: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, Any] = field(default_factory=dict)
     _events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     _spans: list[tuple[Phase, float, float]] = field(default_factory=list)
 
@@ -127,6 +129,8 @@ class Board:
             "golden": dict(self.golden),
             "cache": dict(self.cache),
             "gpu": dict(self.gpu),
+            "coverage": dict(self.coverage),
+            "history": dict(self.history),
             "timeline": [span.to_json() for span in timeline],
             "events": [event.to_json() for event in self._events],
         }
@@ -169,6 +173,12 @@ SECTIONS: Mapping[str, str] = {
     "gpu": "What NVML says: `driver`, `cuda`, `sm`, `gpus` (those of the engine, each field null that it does not show), "
     "`seen` (all that are visible here), `expected` (how many the engine uses, null when nobody says), `unclear` (why), "
     "`troubles`, `seconds`; or `unavailable` with the reason and its `kind`.",
+    "coverage": "Steps of the engine that warm-up has met, as pairs of tokens read and requests: `visited` (compiled nothing), "
+    "`replayed` (compiled by an earlier pod, sent again here), `compiled` (here); `omitted` (visited ones left out), "
+    "`max_tokens`, `max_requests`, `converged`. Empty until a warm-up has ended.",
+    "history": "Earlier starts with the same exact `key`, read from the store once per start: `starts` (generation, `outcome` "
+    "made, ready or died, `seconds` until ready, `cold`, `at` in seconds since the epoch; null where a record does not say). The "
+    "store keeps the first few of each generation. Empty without a store.",
     "timeline": "Every stay in a phase with its seconds.",
     "events": "The last events, oldest first.",
 }

@@ -13,7 +13,7 @@ from sidecar.caches.client import RecordRequest
 from sidecar.handshake import Proven
 from sidecar.kube.events import QUARANTINED
 from sidecar.lifecycle import Mode
-from sidecar.supervisor import following, restoring, serving, warming
+from sidecar.supervisor import following, history, restoring, serving, warming
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.pod import Pod
 
@@ -101,7 +101,8 @@ class PodActivities:
                 continue
             if isinstance(command, lifecycle.RecordBoot):
                 room = pod.room.to_record() if pod.room else {}
-                await self._write("boot", scope, key, generation, {"outcome": command.outcome, **room})
+                told = {"outcome": command.outcome, **history.fields(pod), **room}
+                await self._write("boot", scope, key, generation, told)
             elif generation == command.generation:
                 await self._write("quarantine", scope, key, generation, {"reason": command.reason})
 

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.caches.client import BootsRequest, RecordRequest
+from sidecar.caches.client import RecordRequest
 from sidecar.engines.protocol import EngineFacts
+from sidecar.supervisor import history
 from sidecar.supervisor.pod import Pod
 
 #: Free GPU memory differs a little from boot to boot; less than this is no difference.
 NOISE = 0.02
-#: Reading or writing small files of the store; a store that takes longer hangs. Seconds.
-STORE_S = 30.0
+#: Seconds for writing a small file into the store, as for reading one.
+STORE_S = history.STORE_S
 #: A number beyond this in a record was not counted by any engine.
 SENSIBLE = 1 << 40
 #: Restores after which nothing is said about what the engine found in its caches.
@@ -125,16 +126,17 @@ def started_cold(pod: Pod) -> bool:
 
 
 async def compare(pod: Pod, facts: EngineFacts) -> None:
-    """Compare with earlier boots in the store, and tell. A store that is away costs the comparison only."""
+    """Compare with earlier boots in the store, and tell. A store that is away costs the comparison only.
+
+    The records are read once a start, so that the history of starts is shown here too.
+    """
     room = room_of(facts)
     pod.room = None
     if room is None:
         pod.metrics.kv_cache(None, None)
+        await history.read(pod)
         return
-    records: tuple[Mapping[str, Any], ...] = ()
-    key = pod.restored.exact_key if pod.restored else ""
-    if pod.store and key:
-        records = await pod.caches.boots(BootsRequest(store=pod.store, scope="exact", key=key), STORE_S)
+    records = await history.read(pod)
     found = compared(room, started_cold(pod), records, pod.restored_attempt)
     pod.room = found
     pod.board.engine = {**pod.board.engine, "kv_cache": found.to_json()}
@@ -154,7 +156,8 @@ async def record(pod: Pod, generation: str) -> None:
     if pod.settings.store_mode == "read-only" or "exact" in restored.generations:
         return
     attempt = pod.restored_attempt or "beside"
-    record = {"outcome": "made", "generation": generation, "attempt": attempt, "boot": pod.boot, **found.to_record()}
+    record = {"outcome": "made", "generation": generation, "attempt": attempt, "boot": pod.boot}
+    record |= {**history.fields(pod), **found.to_record()}
     request = RecordRequest(
         store=pod.store,
         scope="exact",

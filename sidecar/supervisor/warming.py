@@ -17,7 +17,7 @@ from sidecar.engines.protocol import EngineFacts, Hint
 from sidecar.errors import EngineGone, ProfileError
 from sidecar.supervisor import baseline, renewal, room
 from sidecar.supervisor.pod import Pod
-from sidecar.warmup import coverage, pinned, recorded
+from sidecar.warmup import coverage, coverage_map, pinned, recorded
 from sidecar.warmup import verify as output
 from sidecar.warmup.attempts import WarmPolicy
 from sidecar.warmup.choice import choose_profile
@@ -66,12 +66,13 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     try:
         result = await runner.run(lambda progress: _show(pod, progress))
         result = await _released(pod, facts, before, result)
-        if result.outcome != "engine_gone":
+        if result.outcome != "engine_gone" and room.room_of(facts) is not None:
             # Nothing is waited for after a death: the launcher's word of it cancels this, and who is to blame would be lost.
             await comparing
     finally:
         comparing.cancel()
     _note(pod, result)
+    pod.board.coverage = coverage_map.picture(plan, known, result.coverage, result.replayed)
     await _keep(pod, known, result.coverage)
     return lifecycle.WarmEnded(command.work, result.outcome, result.sentence, profile.policy.on_unwarmed or "")
 

@@ -8,5 +8,6 @@ Map: `profiles.py` (files), `steps.py` and `sizes.py` (their schema), `features.
 `evidence.py` and `tree_watch.py` (what was compiled), `records.py` (what is known of each burst),
 `journal.py` (books of the whole), its phases `replay.py`, `rounds.py`, `search.py` (over `stretches.py`, terms in
 `search_terms.py`) and `draws.py`, `runner.py` (their order), `coverage.py` (what the next pod goes on from),
-`sentences.py` (how it is told), `degenerate.py` and `verify.py` (output check), `results.py` (what is reported).
+`coverage_map.py` (the same for a picture), `sentences.py` (how it is told),
+`degenerate.py` and `verify.py` (output check), `results.py` (what is reported).
 """

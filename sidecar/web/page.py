@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from sidecar.web import figures, gpu_panel, journey, panels, parts, warmup_panels, words
+from sidecar.web import coverage_panel, figures, gpu_panel, history_panel, journey, panels, parts, warmup_panels, words
 from sidecar.web.markup import Element, element, raw, together
 from sidecar.web.style import STYLE
 
@@ -108,9 +108,16 @@ def render(status: Mapping[str, Any], *, now: float, refresh: int) -> str:
 
 
 def _columns(status: Mapping[str, Any]) -> Element:
-    work = (_timeline(status), warmup_panels.warmup(status), warmup_panels.kernels(status), panels.events(status))
+    work = (
+        _timeline(status),
+        warmup_panels.warmup(status),
+        coverage_panel.coverage(status),
+        warmup_panels.kernels(status),
+        panels.events(status),
+    )
     things = (
         panels.restore(status),
+        history_panel.history(status),
         panels.engine(status),
         gpu_panel.gpu(status),
         panels.golden(status),

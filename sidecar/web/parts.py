@@ -84,6 +84,11 @@ def key(*parts: tuple[str, str]) -> Element:
     return together([element("span", figures.swatch(class_), name, class_="key") for class_, name in parts])
 
 
+def legend(*parts: tuple[str, str]) -> Element:
+    """Make a legend of (colour class, name) as a line of its own above a drawing."""
+    return element("p", key(*parts), class_="keys small")
+
+
 def value(found: object) -> object:
     """Write any JSON value for people; None and empty ones give nothing."""
     if isinstance(found, Mapping):

@@ -9,13 +9,13 @@ STYLE = """
 --good:#0d7a43;--work:#1f5fd0;--care:#96590a;--bad:#c0262d;--calm:#5c6675;
 --good-wash:#e3f4ea;--work-wash:#e6eefc;--care-wash:#fdf1dc;--bad-wash:#fdeaea;--calm-wash:#eceff3;
 --p-starting:#8a93a3;--p-awaiting_launcher:#aab2c0;--p-restoring:#2f86d6;--p-awaiting_engine:#7a63c7;--p-warming:#e08a1e;
---p-verifying:#149a94;--p-ready:#1d9a58;--p-suspended:#d1434a;--p-draining:#6b7484;--p-stopped:#3a404b}
+--m-visited:#76808f;--p-verifying:#149a94;--p-ready:#1d9a58;--p-suspended:#d1434a;--p-draining:#6b7484;--p-stopped:#3a404b}
 @media (prefers-color-scheme:dark){:root{
 --paper:#0f1217;--card:#181c23;--ink:#eceff4;--soft:#a3adbc;--line:#2b313c;--track:#2a303a;--link:#8ab8ff;
 --good:#5cd394;--work:#85b3ff;--care:#f2b756;--bad:#ff8a8a;--calm:#aab4c3;
 --good-wash:#12301f;--work-wash:#152745;--care-wash:#37280d;--bad-wash:#401a1d;--calm-wash:#252b35;
 --p-starting:#78818f;--p-awaiting_launcher:#565f6d;--p-restoring:#4b9fe8;--p-awaiting_engine:#9a85e6;--p-warming:#f0a340;
---p-verifying:#35b9b2;--p-ready:#3fbf7a;--p-suspended:#ec6a70;--p-draining:#8891a0;--p-stopped:#c3cad5}}
+--m-visited:#6d7888;--p-verifying:#35b9b2;--p-ready:#3fbf7a;--p-suspended:#ec6a70;--p-draining:#8891a0;--p-stopped:#c3cad5}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
 -webkit-text-size-adjust:100%;overflow-wrap:break-word}
@@ -78,6 +78,11 @@ dl.facts .from{display:block;color:var(--soft);font-size:12px;line-height:1.35}
 .events li:last-child{border-bottom:0}.events time{color:var(--soft);font-variant-numeric:tabular-nums}
 .events .mark{color:var(--tone);font-weight:700;text-align:center}
 .events li.bad .said{color:var(--bad)}.events li.care .said{color:var(--care)}
+.keys{color:var(--soft);display:flex;flex-wrap:wrap;gap:2px 14px}.keys .key{display:inline-flex;gap:5px;align-items:center}
+.plot{display:grid;grid-template-columns:44px minmax(0,1fr);gap:6px;margin-top:8px}.plot svg{display:block}
+.plot text{font-size:11.5px;fill:var(--soft);font-variant-numeric:tabular-nums}.plot .grid{fill:var(--line)}
+svg .s-visited{fill:var(--m-visited)}svg .s-replayed{fill:var(--p-restoring)}svg .s-compiled{fill:var(--p-warming)}
+svg .k-made{fill:var(--p-warming)}svg .k-ready{fill:var(--p-restoring)}svg .k-died{fill:var(--p-suspended)}svg .k-this{fill:var(--p-ready)}
 details{margin-top:8px}summary{cursor:pointer;color:var(--soft);font-size:13px}
 svg .track{fill:var(--track)}svg .soft{fill:var(--calm);opacity:.45}
 svg .fill{fill:var(--tone,var(--work))}svg .before{fill:var(--p-warming)}svg .after{fill:var(--p-ready)}svg .late{fill:var(--p-suspended)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from unicodedata import category
 
 #: What is shown where nothing is known.
 NOTHING = "–"
@@ -114,6 +115,21 @@ def moment(value: object) -> str:
         return NOTHING if found is None else datetime.fromtimestamp(found, UTC).strftime("%H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return NOTHING
+
+
+def day(value: object) -> str:
+    """Write seconds since the epoch as day and time of day, UTC."""
+    found = number(value)
+    try:
+        return NOTHING if found is None else datetime.fromtimestamp(found, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        return NOTHING
+
+
+def one_line(value: object, longest: int = 500) -> str:
+    """Write foreign text for a terminal: a line without control characters, which could move the cursor or recolour it."""
+    shown = " ".join(str(value).split())
+    return "".join("\N{REPLACEMENT CHARACTER}" if category(each) in ("Cc", "Cf", "Cs") else each for each in shown[:longest])
 
 
 def plain(word: object) -> str:

@@ -31,6 +31,8 @@ def refuse_text(script: Script, body: dict[str, Any], *, chat: bool) -> web.Resp
     wanted = int(16 if body.get("max_tokens") is None else body["max_tokens"])
     if not chat and (not prompt or (isinstance(prompt, list) and min(prompt) < 0)):
         return error(400, "You must pass at least one prompt, of token ids that are 0 or more")
+    if not script.extensions and not {"cache_salt", "ignore_eos"}.isdisjoint(body):
+        return error(400, "Extra inputs are not permitted: cache_salt, ignore_eos")
     if wanted < 1:
         return error(400, f"max_tokens must be at least 1, got {wanted}.")
     if body["model"] not in (script.model, *script.adapters):

@@ -46,6 +46,8 @@ class Script:
     calculate_kv_scales: bool = False
     adapters: list[str] = field(default_factory=list)
     chat_template: bool = True
+    extensions: bool = True
+    """Fields beyond OpenAI's are taken; else a request with one is refused."""
     pictures: bool = False
     """The model takes pictures in chat messages."""
     sounds: bool = False

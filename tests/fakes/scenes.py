@@ -160,6 +160,39 @@ WARM_SENTENCE = (
     "compiled nothing either (no more than 1 % of the mix at 95 % confidence)."
 )
 
+COVERAGE = {
+    "visited": [(n, 1) for n in range(16, 8193, 61)]
+    + [(n, k) for k in (2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256) for n in range(k, 8193, 347)]
+    + [(n, n) for n in range(1, 257, 5)],
+    "replayed": [],
+    "compiled": [(128, 1), (2048, 1), (8192, 1), (128, 128), (256, 256), (4096, 64), (8192, 16)],
+    "omitted": 0,
+    "max_tokens": 8192,
+    "max_requests": 256,
+    "converged": True,
+}
+HISTORY = {
+    "key": RESTORE["exact_key"],
+    "starts": [
+        {
+            "generation": f"0000000{number}-5f1c9e2d5f1c9e2d",
+            "outcome": outcome,
+            "seconds": seconds,
+            "cold": outcome == "made",
+            "at": EPOCH - 86_400 * (8 - number),
+        }
+        for number, starts in enumerate(
+            (
+                (("made", 762.0), ("ready", 96.0), ("ready", 93.5)),
+                (("made", 131.0), ("ready", 91.0), ("died", None), ("ready", 90.2)),
+                (("ready", 92.4),),
+            ),
+            start=5,
+        )
+        for outcome, seconds in starts
+    ],
+}
+
 Walk = tuple[tuple[Phase, float], ...]
 START: Walk = ((Phase.STARTING, 0.3), (Phase.AWAITING_LAUNCHER, 22.0))
 
@@ -273,6 +306,7 @@ def warming() -> Board:
             "kernels_after_ready": {},
         },
         gpu=GPU,
+        history=HISTORY,
     )
 
 
@@ -303,6 +337,8 @@ def ready() -> Board:
         },
         golden=PASSED,
         gpu=GPU,
+        coverage=COVERAGE,
+        history={"key": RESTORE["exact_key"], "starts": []},
         cache={
             "path": "/var/cache/engine",
             "files": 4332,
@@ -336,7 +372,7 @@ def ready_after_restore() -> Board:
         ),
         WARM_SENTENCE + " Eight sampled answers are not degenerate.",
         restore=RESTORE,
-        engine=ENGINE,
+        engine={**ENGINE, "ready_after_s": 92.5},
         warmup={
             "outcome": "converged",
             "sentence": WARM_SENTENCE,
@@ -350,6 +386,8 @@ def ready_after_restore() -> Board:
         },
         golden=PASSED,
         gpu=GPU,
+        coverage={**COVERAGE, "replayed": COVERAGE["compiled"], "compiled": []},
+        history=HISTORY,
         publish={"outcome": "nothing_new", "sentence": "Nothing new since generation 000007.", "count": 0},
         cache={
             "path": "/var/cache/engine",

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from sidecar.caches.client import CacheClient, PublishRequest, RestoreRequest
 from tests.fakes import live_cache as fake
 from tests.faults.disk import Mount, Worker, calls
+from tests.own_processes import children
 
 PATIENT_S = 60.0
 DAY_S, YEAR_S = 86400.0, 365 * 86400.0
@@ -44,10 +44,10 @@ def task(root: Path, kind: str, **changes: Any) -> dict[str, Any]:
 async def gone() -> None:
     """Wait until this process has no child left, zombies included."""
     for _ in range(500):
-        if not psutil.Process().children(recursive=True):
+        if not children():
             return
         await asyncio.sleep(0.02)
-    raise AssertionError(f"still there: {psutil.Process().children(recursive=True)}")
+    raise AssertionError(f"still there: {children()}")
 
 
 @pytest.mark.parametrize("call", ["open", "stat", "read", "readdir"])

@@ -17,6 +17,7 @@ import pytest
 
 from sidecar.caches.client import CacheClient, Progress, PublishRequest, RestoreRequest
 from tests.fakes import live_cache as fake
+from tests.own_processes import children
 
 ROOT = Path(__file__).parents[2]
 PATIENT_S = 60.0
@@ -72,7 +73,7 @@ async def test_a_worker_that_hangs_is_killed_at_the_deadline_and_leaves_no_proce
 
 async def gone() -> None:
     """Wait until this process has no child left, zombies included."""
-    await until(lambda: not psutil.Process().children(recursive=True))
+    await until(lambda: not children())
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -81,7 +82,7 @@ async def until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         await asyncio.sleep(0.02)
-    raise AssertionError(f"still not so: {psutil.Process().children(recursive=True)}")
+    raise AssertionError(f"still not so: {children()}")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ async def test_a_worker_that_can_not_be_started_is_a_failure_with_a_sentence(roo
 
 async def test_a_restore_that_is_cancelled_leaves_no_process(root: Path) -> None:
     task = asyncio.ensure_future(scripted("time.sleep(600)").restore(request(root), PATIENT_S))
-    await until(lambda: bool(psutil.Process().children()))
+    await until(lambda: bool(children()))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

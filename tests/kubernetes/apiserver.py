@@ -29,6 +29,7 @@ from sidecar.kube.condition import CONDITION
 from sidecar.kube.rights import Feature
 from tests.fakes.apiserver import FakeApiServer, Subject
 from tests.fakes.certificates import make_certificates
+from tests.own_processes import STANDING
 from tests.prepare import apiserver as prepared
 
 #: Users that the real server knows by a token of the same name; Roles are bound to them by name.
@@ -98,6 +99,7 @@ def _apiserver(root: Path, etcd: int, port: int, certificates: Any) -> list[str]
 def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        STANDING.add(process.pid)
     try:
         yield process
     finally:
@@ -107,6 +109,7 @@ def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        STANDING.discard(process.pid)
 
 
 def _wait(server: subprocess.Popen[bytes], port: int, authority: Path, root: Path) -> None:

@@ -49,7 +49,10 @@ COMPONENTS = [name for name in _kustomizations("Component") if name.startswith("
 #: Name → what follows `helm template`. Together they reach every branch of the templates.
 VALUE_SETS: Mapping[str, Sequence[str]] = {
     "defaults": (),
-    "hopper": ("--set", "gpuType=hopper,sidecar.readinessGate=true,monitoring.podMonitor=true,monitoring.rules=true"),
+    "hopper": (
+        "--set",
+        "gpuType=hopper,sidecar.readinessGate=true,monitoring.podMonitor=true,monitoring.rules=true,monitoring.dashboard=true",
+    ),
     "blackwell": ("--set", "gpuType=blackwell,engine.kvCacheDtype=nvfp4,sidecar.events=true"),
     "cpu": ("--set", "gpuType=cpu,store.kind=none,networkPolicy.enabled=false,podDisruptionBudget.enabled=false"),
     "plain-sidecar": ("--set", "sidecar.native=false,sidecar.readinessGate=true"),

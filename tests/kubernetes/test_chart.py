@@ -96,9 +96,9 @@ def test_a_gpu_type_of_ones_own_can_be_added():
         (
             "defaults",
             {"PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount"},
-            {"Role", "PodMonitor"},
+            {"Role", "PodMonitor", "ConfigMap"},
         ),
-        ("hopper", {"Role", "RoleBinding", "PodMonitor", "PrometheusRule"}, set()),
+        ("hopper", {"Role", "RoleBinding", "PodMonitor", "PrometheusRule", "ConfigMap"}, set()),
         ("cpu", {"Deployment", "Service"}, {"PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget"}),
         ("bucket", set(), {"PersistentVolumeClaim"}),
         ("node-local", set(), {"PersistentVolumeClaim"}),

@@ -94,7 +94,7 @@ STAGES = (
         "tests",
         "everything that needs no engine",
         True,
-        _pytest("tests", "not engine", 1200, FOLDERS),
+        _pytest("tests", "not engine", 3000, FOLDERS),
     ),
     Stage(
         "integration",

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from sidecar.caches.forks import Lost, Note, spread
+from tests.own_processes import children
 
 ROOT = Path(__file__).parents[2]
 PIECES = range(6)
@@ -22,10 +23,6 @@ PIECES = range(6)
 
 def nothing(_note: Any) -> None:
     """Take a note and do nothing with it."""
-
-
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
 
 
 def test_every_piece_is_done_once_and_its_notes_arrive() -> None:

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from sidecar.caches import compaction, packing, unpacking
@@ -23,6 +22,7 @@ from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.restore import RestoreTools, restore
 from sidecar.caches.store import DirectoryStore
 from tests.fakes import live_cache as fake
+from tests.own_processes import children
 
 MIB = 1 << 20
 
@@ -141,7 +141,7 @@ def test_several_processes_restore_what_one_does(large: Pod, monkeypatch: pytest
     assert large.staged(several) == expected
     assert (several.outcome, several.files, several.bytes) == (alone.outcome, alone.files, alone.bytes)
     assert several.families == alone.families
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
@@ -202,7 +202,7 @@ def test_files_of_an_unpacker_that_is_killed_are_left_out_and_the_others_come(
     assert "K1/k.cubin" not in staged["triton"], "it was in the same pack"
     assert {"K0/k.cubin", "K2/k.cubin"} <= set(staged["triton"])
     assert not list(Path(result.commit[0].staged).parent.rglob("kernel.large1"))
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 def a_generation(*packs: tuple[int, int], room: int = MIB) -> Manifest:

@@ -1,0 +1,106 @@
+"""Every query of the dashboard, asked of a real Prometheus that scraped a real start: it is answered, and shows something.
+
+That names and queries fit the declarations: tests/contract/test_dashboard.py. No Grafana server is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.metrics.dashboard import ROWS
+from tests.faults import test_prometheus
+from tests.faults.rig import Pod, ask, until
+from tests.fakes.nvml import NvmlStub, compile_stub
+
+pytestmark = test_prometheus.pytestmark
+
+#: What Grafana puts in before it asks; scrapes come every half second here.
+FILLED = {"$__rate_interval": "5s", "$__range": "10m", "$namespace": ".*", "$pod": ".*"}
+QUERIES = {
+    f"{panel.title} {number}": query.expr
+    for row in ROWS
+    for panel in row.panels
+    for number, query in enumerate(panel.queries)
+}
+#: Panels that are empty when all is well, or without what this start hasn't, with the reason.
+EMPTY = {
+    "Firing alerts": "this Prometheus has no rules",
+    "Not ready: where": "the pod is ready",
+    "Not ready: the engine": "the pod is ready",
+    "Ready withdrawn": "it never was",
+    "Residual risk": "this profile makes no random draws",
+    "Restored and used": "nothing was there to restore",
+    "Grown outside of all families": "nothing did",
+    "Calls to the API server": "no cluster",
+    "Rights missing, conditions not in step": "no cluster",
+    "Injector: reviews": "another process",
+    "Injector: certificate ends in": "another process",
+}
+#: They need the stub libnvidia-ml, and so a compiler.
+GPU_ROW = "GPUs"
+
+
+def answered(url: str, query: str) -> list[dict[str, Any]]:
+    """Ask a query as Grafana would; what Prometheus refuses fails with its sentence."""
+    for variable, value in FILLED.items():
+        query = query.replace(variable, value)
+    try:
+        answer = json.loads(ask(f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"))
+    except urllib.error.HTTPError as error:
+        pytest.fail(f"{query}: {error.read().decode()}")
+    assert answer["status"] == "success"
+    return list(answer["data"]["result"])
+
+
+def start_with_gpus(pod: Pod, folder: Path) -> bool:
+    """Start daemon and engine on a stub's GPUs, where it can be compiled; say whether it could."""
+    has_stub = compile_stub(folder)
+    if not has_stub:
+        pod.start()
+        return False
+    stub = NvmlStub(folder, folder)
+    stub.set(GPUS=2)
+    around = ["env", *(f"{name}={value}" for name, value in stub.environment.items())]
+    daemon = pod.start_daemon(wrapper=around, gpu_interval_s=0.2)
+    pod.start_container(environment={"NVIDIA_VISIBLE_DEVICES": "GPU-stub-0,GPU-stub-1"})
+    daemon.wait_until_ready(30)
+    return True
+
+
+def test_every_query_is_answered_and_shows_what_a_start_was_like(pod: Pod, tmp_path: Path):
+    (tmp_path / "prometheus").mkdir()
+    with test_prometheus.prometheus(tmp_path / "prometheus", pod.listen) as server:
+        url = server._url
+        has_gpus = start_with_gpus(pod, tmp_path)
+        until(lambda: server.value("warmup_sidecar_ready") == 1, "a scrape of the ready pod")
+        body = json.dumps({"prompt": [1] * 40, "max_tokens": 3}).encode()
+        expected_empty = set(EMPTY)
+        if not has_gpus:
+            expected_empty |= {panel.title for row in ROWS if row.title == GPU_ROW for panel in row.panels}
+
+        def silent() -> list[str]:
+            ask(f"{pod.engine_url}/v1/completions", body)
+            return [
+                name
+                for name, query in QUERIES.items()
+                if name.rpartition(" ")[0] not in expected_empty and not answered(url, query)
+            ]
+
+        left = list(QUERIES)
+
+        def shown() -> bool:
+            left[:] = silent()
+            return not left
+
+        try:
+            until(shown, "something to see in every panel")
+        except AssertionError:
+            pytest.fail(f"nothing to see in {left}")
+        for name, query in QUERIES.items():
+            assert isinstance(answered(url, query), list), name
