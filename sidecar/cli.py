@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Entry] = {
     "run": Entry("run", "Run the sidecar beside an engine, or start the engine too: run -- COMMAND."),
     "demo": Entry("demo", "Start a real vLLM on this machine's CPU twice and measure what a warm start is worth."),
     "check": Entry("check", "Say what the settings are, where they come from, and what is wrong with them."),
-    "status": Entry("status", "Show where a running sidecar is, as tables or JSON."),
+    "status": Entry("status", "Show where one or many running sidecars are, once or live, as tables or JSON."),
     "wait": Entry("wait", "Wait until a running sidecar is ready, or lets the engine start."),
     "drain": Entry("drain", "Withdraw readiness of a running sidecar, until `rewarm` is asked for."),
     "rewarm": Entry("rewarm", "Warm the engine up and check its output once more."),
@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, Entry] = {
     "injector": Entry("injector", "Serve the admission webhook that puts the sidecar into labelled pods."),
     "restore": Entry("restore", "Lay the kernel caches down once, for clusters without native sidecars, and end."),
     "launcher": Entry("launcher", "Put the launcher into the control directory, for clusters without native sidecars."),
+    "dashboard": Entry("dashboard", "Print the Grafana dashboard for this version, or check a file against it."),
     "docs": Entry("docs", "Print the reference tables, write them into the README, or check those there."),
     "completion": Entry("completion", "Print the completion script for bash, zsh or fish."),
 }

@@ -6,7 +6,9 @@ Nothing is worked out here that a daemon does not say.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import signal
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,12 +75,11 @@ def _watch(urls: Sequence[str], interval: float, as_json: bool) -> int:
     from sidecar.commands import status_watch, watch_view
 
     watched = [status_watch.Watched(url) for url in urls]
-    try:
-        with watch_view.make_view(watched, as_json) as view:
-            asyncio.run(status_watch.follow(watched, interval, view.update))
-    except KeyboardInterrupt:
-        # It has no other end, so this one is not an interruption.
-        pass
+    # The terminal has to be given back as it was after either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # It has no other end, so Ctrl-C is no interruption.
+    with contextlib.suppress(KeyboardInterrupt), watch_view.make_view(watched, as_json) as view:
+        asyncio.run(status_watch.follow(watched, interval, view.update))
     return EXIT_OK
 
 

@@ -35,9 +35,7 @@ class Watched:
 async def look(watched: Sequence[Watched], answered: Callable[[Watched], None] = lambda _: None) -> None:
     """Ask all of them once; `answered` is called for each as soon as its answer is there."""
     room = asyncio.Semaphore(AT_ONCE)
-    async with asyncio.TaskGroup() as group:
-        for each in watched:
-            group.create_task(_ask(each, room, answered), name=f"ask {each.url}")
+    await asyncio.gather(*(_ask(each, room, answered) for each in watched))
 
 
 async def follow(watched: Sequence[Watched], interval_s: float, answered: Callable[[Watched], None]) -> None:
@@ -49,9 +47,8 @@ async def follow(watched: Sequence[Watched], interval_s: float, answered: Callab
             await _ask(each, room, answered)
             await asyncio.sleep(interval_s)
 
-    async with asyncio.TaskGroup() as group:
-        for each in watched:
-            group.create_task(again(each), name=f"follow {each.url}")
+    # Not a task group: a reader that went away has to come through as the error that it is.
+    await asyncio.gather(*(again(each) for each in watched))
 
 
 async def _ask(each: Watched, room: asyncio.Semaphore, answered: Callable[[Watched], None]) -> None:

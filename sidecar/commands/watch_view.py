@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -22,9 +22,13 @@ from sidecar.commands.status_watch import Watched
 from sidecar.commands.tables import STYLES, make_console
 from sidecar.web import parts, warmup_panels, words
 
+#: Those compiled before ready and after it; the second number should be 0.
+KERNELS = "kernels"
 #: Columns of the overview, and how wide a terminal must be to show each.
-COLUMNS = {"sidecar": 0, "phase": 0, "for": 50, "kernels": 80, "restore": 100, "KV": 100, "sentence": 60}
-RIGHT = ("for", "kernels", "KV")
+COLUMNS = {"sidecar": 0, "phase": 0, "for": 50, KERNELS: 80, "restore": 100, "KV": 100, "sentence": 60}
+RIGHT = ("for", KERNELS, "KV")
+#: Lines of a terminal beside those of the daemons: title, headings, the cursor's.
+ROOM = 3
 #: Drawn at most so often a second, however many daemons answer.
 DRAWS_A_SECOND = 4
 
@@ -77,7 +81,7 @@ class Lines:
         news = tuple(text for name, text in row.items() if name not in ("for", "KV"))
         if self._told.get(watched.url) != news:
             self._told[watched.url] = news
-            counted = f", kernels {row['kernels']}" if row["kernels"] else ""
+            counted = f", kernels {row[KERNELS]}" if row["kernels"] else ""
             restored = f", restore {row['restore']}" if row["restore"] else ""
             click.echo(
                 f"{words.moment(time.time())}  {row['sidecar']}  {row['phase']}{counted}{restored}: {row['sentence']}"
@@ -103,7 +107,7 @@ class Picture:
 
     def _draw(self) -> RenderableType:
         if len(self._watched) > 1:
-            return overview(self._watched, self._console.width)
+            return overview(self._watched, self._console.width, self._console.height)
         only = self._watched[0]
         head = Text(f"{words.one_line(only.url)}  {words.moment(time.time())} UTC, Ctrl-C ends", style="dim")
         if only.trouble or not only.status:
@@ -124,7 +128,7 @@ def cells(watched: Watched) -> dict[str, str]:
     status: dict[str, Any] = dict(watched.status)
     shown = {"sidecar": words.one_line(watched.url.removeprefix("http://"))}
     if watched.trouble or not status:
-        away = {"phase": "away" if watched.trouble else "asking", "for": "", "kernels": "", "restore": "", "KV": ""}
+        away = {"phase": "away" if watched.trouble else "asking", "for": "", KERNELS: "", "restore": "", "KV": ""}
         return {**shown, **away, "sentence": words.one_line(watched.trouble)}
     stays = parts.mappings(status, "timeline")
     before, after = warmup_panels.kernel_sums(status)
@@ -133,28 +137,38 @@ def cells(watched: Watched) -> dict[str, str]:
         **shown,
         "phase": words.one_line(words.plain(status.get("phase"))) + (", flagged" if status.get("flagged") else ""),
         "for": words.seconds(stays[-1].get("seconds")) if stays else words.NOTHING,
-        "kernels": f"{words.count(before)} + {words.count(after)}",
+        KERNELS: f"{words.count(before)} + {words.count(after)}",
         "restore": words.one_line(words.plain(restore or words.NOTHING)),
         "KV": words.percent(parts.section(status, "engine").get("kv_cache_usage")),
         "sentence": words.one_line(status.get("reason", "")),
     }
 
 
-def overview(watched: Sequence[Watched], width: int) -> Table:
-    """Make the table of many daemons, a line each; on a narrow terminal the less telling columns are left out."""
+def overview(watched: Sequence[Watched], width: int, height: int = 0) -> Table:
+    """Make the table of many daemons, a line each; on a narrow terminal the less telling columns are left out.
+
+    On one of fewer than all lines (`height`, 0: endless), those that are ready are left out first.
+    """
     names = [name for name, least in COLUMNS.items() if width >= least]
     ready = sum(each.is_ready for each in watched)
+    lines = max(1, height - ROOM)
+    shown = watched if not height or len(watched) <= lines else sorted(watched, key=lambda each: each.is_ready)[:lines]
+    hidden = f", {len(watched) - len(shown)} not shown" if len(shown) < len(watched) else ""
     made = Table(
-        title=f"{ready} of {len(watched)} ready, {words.moment(time.time())} UTC; kernels: before + after ready",
+        title=f"{ready} of {len(watched)} ready{hidden}, {words.moment(time.time())} UTC",
         title_justify="left",
+        expand="sentence" in names,
         box=None,
         pad_edge=False,
         header_style="bold",
         padding=(0, 2, 0, 0),
     )
     for name in names:
-        made.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=True, overflow="ellipsis")
-    for each in watched:
+        # The sentence takes what is left; else a long one would be given room from all others.
+        ratio = 1 if name == "sentence" else None
+        justify: Literal["left", "right"] = "right" if name in RIGHT else "left"
+        made.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio)
+    for each in shown:
         row = cells(each)
         made.add_row(*(Text(row[name], style=_style(each) if name == "phase" else "") for name in names))
     return made

@@ -39,7 +39,9 @@ class LogAxis:
     def ticks(self) -> list[tuple[float, int]]:
         """Give powers of two, each with its share of the axis, 0..1: the middle of its place."""
         step = max(1, math.ceil(self._octaves / TICKS))
-        return [((self.place(2.0**power) + 0.5) / self.places, 2**power) for power in range(0, int(self._octaves) + 1, step)]
+        return [
+            ((self.place(2.0**power) + 0.5) / self.places, 2**power) for power in range(0, int(self._octaves) + 1, step)
+        ]
 
 
 def cells(states: Mapping[str, Iterable[Point]], across: LogAxis, up: LogAxis) -> dict[str, set[tuple[int, int]]]:

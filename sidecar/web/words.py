@@ -129,7 +129,9 @@ def day(value: object) -> str:
 def one_line(value: object, longest: int = 500) -> str:
     """Write foreign text for a terminal: a line without control characters, which could move the cursor or recolour it."""
     shown = " ".join(str(value).split())
-    return "".join("\N{REPLACEMENT CHARACTER}" if category(each) in ("Cc", "Cf", "Cs") else each for each in shown[:longest])
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if category(each) in ("Cc", "Cf", "Cs") else each for each in shown[:longest]
+    )
 
 
 def plain(word: object) -> str:

@@ -78,10 +78,7 @@ class Served:
 async def page() -> AsyncIterator[Served]:
     chromium = browser.executable()
     if chromium is None:
-        pytest.skip(
-            "chromium is missing (Debian: package chromium), and the page can't be looked at without a "
-            "browser"
-        )
+        pytest.skip("chromium is missing (Debian: package chromium), and the page can't be looked at without a browser")
     board = scenes.starting()
     listening = await server.serve(board, Metrics("0.1.0", "launcher"), "127.0.0.1", 0)
     host, port = listening.addresses[0]
@@ -159,10 +156,39 @@ async def test_what_a_hostile_engine_says_is_shown_and_never_run(page: Served) -
         "steps": [{"name": attack, "state": attack, "detail": attack}],
         "kernels_after_ready": {attack: 1},
     }
+    board.coverage = {"visited": [(4, 2), attack], "omitted": attack, attack: attack}
+    board.history = {"key": attack, "starts": [{"generation": attack, "outcome": attack, "seconds": 3.0, "at": attack}]}
     tab = await page.show(board)
     assert await tab.evaluate("document.querySelectorAll('script, img').length") == 0
     assert "owned" not in (await tab.evaluate("document.title")).split("·")[0]
     assert await tab.evaluate("document.querySelector('.why').textContent") == attack
+    assert tab.complaints == []
+
+
+async def test_the_pictures_have_a_title_and_the_same_as_a_table_behind_the_keyboard(page: Served) -> None:
+    tab = await page.show(scenes.ready_after_restore(), width=320)
+    for card in ("coverage", "history"):
+        inside = f"document.querySelector('#{card}')"
+        assert await tab.evaluate(f"{inside}.querySelectorAll('.plot [role=img] > title').length") == 1
+        assert await tab.evaluate(f"{inside}.querySelector('.plot [role=img]').getBoundingClientRect().width") > 150
+        await tab.evaluate(f"{inside}.querySelector('summary').focus()")
+        for kind in ("keyDown", "keyUp"):
+            await tab.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
+            )
+        assert await tab.evaluate(f"{inside}.querySelector('details').open")
+        assert await tab.evaluate(f"{inside}.querySelectorAll('tbody tr').length") > 1
+    assert await tab.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+async def test_the_largest_map_and_the_longest_history_fit_a_narrow_screen(page: Served) -> None:
+    board = scenes.ready_after_restore()
+    board.coverage = {"visited": [(n * 20 + 1, 1 + n % 4096) for n in range(50_000)], "max_tokens": 1 << 20}
+    board.history = {"starts": [{"generation": "9" * 900, "outcome": "ready", "seconds": n + 1.0} for n in range(900)]}
+    tab = await page.show(board, width=320)
+    assert await tab.evaluate("document.documentElement.scrollWidth") <= 320
+    assert await tab.evaluate(SPILLED.replace("WIDTH", "320")) == []
+    assert await tab.evaluate("document.querySelectorAll('*').length") < 2000
     assert tab.complaints == []
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from sidecar.metrics.dashboard import ROWS
+from tests.fakes.nvml import NvmlStub, compile_stub
 from tests.faults import test_prometheus
 from tests.faults.rig import Pod, ask, until
-from tests.fakes.nvml import NvmlStub, compile_stub
 
 pytestmark = test_prometheus.pytestmark
 
@@ -28,7 +28,7 @@ QUERIES = {
     for panel in row.panels
     for number, query in enumerate(panel.queries)
 }
-#: Panels that are empty when all is well, or without what this start hasn't, with the reason.
+#: Panels, or queries of them, that are empty when all is well, or without what this start hasn't, with the reason.
 EMPTY = {
     "Firing alerts": "this Prometheus has no rules",
     "Not ready: where": "the pod is ready",
@@ -37,6 +37,11 @@ EMPTY = {
     "Residual risk": "this profile makes no random draws",
     "Restored and used": "nothing was there to restore",
     "Grown outside of all families": "nothing did",
+    "Quarantines, and files refused 1": "no file was refused",
+    "Memory of the engines": "read every 15 s, which is too long for this test",
+    "CPUs the engines use": "the same",
+    "Open files and sockets": "the same",
+    "Time between tokens": "the scripted engine doesn't count it",
     "Calls to the API server": "no cluster",
     "Rights missing, conditions not in step": "no cluster",
     "Injector: reviews": "another process",
@@ -65,7 +70,8 @@ def start_with_gpus(pod: Pod, folder: Path) -> bool:
         pod.start()
         return False
     stub = NvmlStub(folder, folder)
-    stub.set(GPUS=2)
+    # 0x40: the chip is too hot (nvmlClocksEventReasonHwThermalSlowdown).
+    stub.set(GPUS=2, THROTTLE=0x40)
     around = ["env", *(f"{name}={value}" for name, value in stub.environment.items())]
     daemon = pod.start_daemon(wrapper=around, gpu_interval_s=0.2)
     pod.start_container(environment={"NVIDIA_VISIBLE_DEVICES": "GPU-stub-0,GPU-stub-1"})
@@ -76,7 +82,6 @@ def start_with_gpus(pod: Pod, folder: Path) -> bool:
 def test_every_query_is_answered_and_shows_what_a_start_was_like(pod: Pod, tmp_path: Path):
     (tmp_path / "prometheus").mkdir()
     with test_prometheus.prometheus(tmp_path / "prometheus", pod.listen) as server:
-        url = server._url
         has_gpus = start_with_gpus(pod, tmp_path)
         until(lambda: server.value("warmup_sidecar_ready") == 1, "a scrape of the ready pod")
         body = json.dumps({"prompt": [1] * 40, "max_tokens": 3}).encode()
@@ -84,23 +89,16 @@ def test_every_query_is_answered_and_shows_what_a_start_was_like(pod: Pod, tmp_p
         if not has_gpus:
             expected_empty |= {panel.title for row in ROWS if row.title == GPU_ROW for panel in row.panels}
 
-        def silent() -> list[str]:
-            ask(f"{pod.engine_url}/v1/completions", body)
-            return [
-                name
-                for name, query in QUERIES.items()
-                if name.rpartition(" ")[0] not in expected_empty and not answered(url, query)
-            ]
-
-        left = list(QUERIES)
+        left = [name for name in QUERIES if not {name, name.rpartition(" ")[0]} & expected_empty]
 
         def shown() -> bool:
-            left[:] = silent()
+            ask(f"{pod.engine_url}/v1/completions", body)
+            left[:] = [name for name in left if not answered(server.url, QUERIES[name])]
             return not left
 
         try:
-            until(shown, "something to see in every panel")
+            until(shown, "something to see in every panel", 60)
         except AssertionError:
             pytest.fail(f"nothing to see in {left}")
-        for name, query in QUERIES.items():
-            assert isinstance(answered(url, query), list), name
+        for query in QUERIES.values():
+            answered(server.url, query)

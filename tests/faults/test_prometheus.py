@@ -31,12 +31,12 @@ class Prometheus:
     """A server that scrapes one daemon, asked with PromQL."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
 
     def values(self, query: str) -> dict[frozenset[tuple[str, str]], float]:
         """Ask once; labels without job, instance and name → value."""
         try:
-            answer = json.loads(ask(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"))
+            answer = json.loads(ask(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"))
         except OSError:
             return {}
         found: list[dict[str, Any]] = answer["data"]["result"]
