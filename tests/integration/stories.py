@@ -166,8 +166,11 @@ def other_arguments(pod: Pod) -> OtherArguments:
     pod.move_to_another_node()
     daemon = pod.start_daemon()
     pod.start_engine("--max-model-len", "1536")
-    ready = daemon.wait_until_ready(READY_S)
-    told = OtherArguments(ready, kernel_files(pod.live))
+    daemon.wait_until_ready(READY_S)
+    at_ready = kernel_files(pod.live)
+    # What the engine used of it is measured once the pod is ready, and takes a moment.
+    ready = daemon.wait_for(lambda status: "effectiveness" in status["restore"], END_S, "the effect was measured")
+    told = OtherArguments(ready, at_ready)
     pod.end()
     return told
 
