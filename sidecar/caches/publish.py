@@ -172,9 +172,16 @@ class _ScopePublish:
         return None, taken + 1
 
     def _sound(self, found: Manifest) -> Manifest:
-        """Leave out what lies in damaged packs: nobody can restore it, and what this pod compiled takes its place."""
+        """Leave out what lies in damaged packs: nobody can restore it, and what this pod compiled takes its place.
+
+        A pack that is missing from a young generation may only not be seen yet here, and stays: a publish never shrinks
+        what is there.
+        """
         files = found.files.in_order()
         bad = self._store.damaged_packs(found.packs, self._request.suspects)
+        missing = set(filter(self._store.is_missing, bad))
+        if missing and self._store.is_young(self._scope, self._key, found.name):
+            bad -= missing
         if bad:
             files = files.taken(row for row in range(len(files)) if files.pack(row) not in bad)
         return replace(found, files=files, packs=tuple(pack for pack in found.packs if pack.digest not in bad))

@@ -22,6 +22,7 @@ from sidecar.caches import manifest as manifests
 from sidecar.caches.fingerprint import BOTH, Fingerprint, KeyScope, key_of
 from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.publish_messages import StoreMode
+from sidecar.caches.racing import UNSEEN_S
 from sidecar.caches.records import VERSION, Records
 from sidecar.caches.volume import Checkpoint, StoreStream, no_checkpoint
 from sidecar.errors import (
@@ -112,6 +113,21 @@ class DirectoryStore(Records):
             if self.pack_bytes(pack.digest) != pack.bytes
             or (pack.digest in suspects and self._digest_of(pack.digest) != pack.digest)
         }
+
+    def is_missing(self, digest: str) -> bool:
+        """Say whether nothing at all can be seen under a pack's name. Raises StoreUnavailable."""
+        return not self._is_there(self._pack(digest))
+
+    def is_young(self, scope: KeyScope, key: str, name: str) -> bool:
+        """Say whether a generation is so new, by the volume's own clock, that another client may not see its packs yet.
+
+        A volume whose clock can't be asked, or that has no such generation any more, has none that is young.
+        """
+        try:
+            made = self._generation(scope, key, name).stat().st_mtime
+            return abs(self._time(self._pack_folder) - made) < UNSEEN_S
+        except OSError:
+            return False
 
     def _digest_of(self, digest: str) -> str:
         found = hashlib.sha256()

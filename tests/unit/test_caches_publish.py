@@ -332,3 +332,18 @@ def test_timings_that_a_start_rewrites_are_no_reason_for_a_generation(pod: Pod) 
     assert pod.publish(now=lambda: time.time() + 60).outcome == "nothing_new"
     (timing.parent / "late.py").write_text("# graph")
     assert pod.publish(now=lambda: time.time() + 60).outcome == "published"
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [(0.0, True), (3600.0, False)])
+def test_a_pack_of_a_young_generation_that_is_not_seen_yet_is_no_damage(pod: Pod, age_s: float, stays: bool) -> None:
+    assert pod.published_by_another("OTHER").outcome == "published"
+    (pack,) = pod.store.glob("v1/packs/*.tar.zst")
+    unseen = pack.rename(pod.root / "unseen")
+    for manifest in pod.store.glob("v1/*/*/generations/*/manifest.json"):
+        made = manifest.stat().st_mtime - age_s
+        os.utime(manifest, (made, made))
+    fake.triton_kernel(pod.live, "OWN")
+    assert pod.publish().outcome == "published"
+    unseen.rename(pack)
+    kept = {name.split("/")[1] for name in pod.newest("toolchain")}
+    assert ("OTHER" in kept, "OWN" in kept) == (stays, True)
