@@ -66,9 +66,10 @@ def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
         return PublishResult(outcome="disabled", sentence=sentence)
     try:
         store = open_store(request.store, request.store_mode, tools.sleep, tools.checkpoint)
-        store.sweep_orphans(fingerprint(request.facts, request.live_cache))
+        known = fingerprint(request.facts, request.live_cache)
+        store.sweep_orphans(known)
         for scope in BOTH:
-            done[scope] = _ScopePublish(request, tools, store, scope, skipped).run()
+            done[scope] = _ScopePublish(request, tools, store, known, scope, skipped).run()
         outcome, sentence = _summary(done, skipped)
     except StoreReadOnly as error:
         outcome, sentence = "read_only", str(error)
@@ -87,6 +88,7 @@ class _ScopePublish:
         request: PublishRequest,
         tools: PublishTools,
         store: DirectoryStore,
+        known: Fingerprint,
         scope: KeyScope,
         skipped: Counter[str],
     ) -> None:
@@ -94,7 +96,7 @@ class _ScopePublish:
         self._tools = tools
         self._store = store
         self._scope: KeyScope = scope
-        self._known: Fingerprint = fingerprint(request.facts, request.live_cache)
+        self._known = known
         self._key = self._known.key(scope)
         self._skipped = skipped
         self._live = Path(request.live_cache)

@@ -151,12 +151,15 @@ class TaskExpansion:
             for count in self._clip.batches(step, step.concurrency, 1)
         ]
 
+    def _lacks(self, taken: bool | None, what: str) -> str:
+        """Say why messages with pictures or recordings can't be sent; empty when they can."""
+        if taken is not True:
+            return f"the engine takes no {what}" if taken is False else f"the engine doesn't tell whether it takes {what}"
+        return "the engine has no chat template" if self._facts.chat is False else ""
+
     def _image(self, step: ImageStep) -> list[Burst]:
-        if self._facts.images is not True:
-            why = "takes no pictures" if self._facts.images is False else "doesn't tell whether it takes pictures"
-            return self._none(step, f"the engine {why}")
-        if self._facts.chat is False:
-            return self._none(step, "the engine has no chat template")
+        if why := self._lacks(self._facts.images, "pictures"):
+            return self._none(step, why)
         output = self._clip.output(step.output_tokens)
         messages = ({"role": "user", "content": step.text},)
         found = []
@@ -168,11 +171,8 @@ class TaskExpansion:
         return found
 
     def _audio(self, step: AudioStep) -> list[Burst]:
-        if self._facts.sounds is not True:
-            why = "takes no recordings" if self._facts.sounds is False else "doesn't tell whether it takes recordings"
-            return self._none(step, f"the engine {why}")
-        if self._facts.chat is False:
-            return self._none(step, "the engine has no chat template")
+        if why := self._lacks(self._facts.sounds, "recordings"):
+            return self._none(step, why)
         output = self._clip.output(step.output_tokens)
         messages = ({"role": "user", "content": step.text},)
         found = []

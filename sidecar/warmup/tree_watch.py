@@ -100,13 +100,11 @@ def _look(
             fresh = _list(path, prefix, mtime_ns)
             if fresh is None:
                 continue
-            if first:
-                pass
-            elif folder is None or fresh.files != folder.files or fresh.folders != folder.folders:
+            if folder is not None and fresh.files == folder.files and fresh.folders == folder.folders:
+                fresh.restless = folder.mtime_ns != mtime_ns
+            elif not first:
                 before.update(folder.files.items(prefix) if folder else ())
                 after.update(fresh.files.items(prefix))
-            else:
-                fresh.restless = folder.mtime_ns != mtime_ns
             folder = fresh
         seen[prefix] = folder
         pending.extend(folder.folders)
