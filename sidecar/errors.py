@@ -46,6 +46,13 @@ class ProfileError(WarmupError):
     outcome = "wrong_profile"
 
 
+class GoldenError(WarmupError):
+    """A golden file or a file of golden prompts can't be found, parsed, made or used with this engine."""
+
+    exit_code = EXIT_USAGE
+    outcome = "wrong_golden"
+
+
 class NotSo(WarmupError):
     """What was asked for does not hold: not ready, not running, tables differ."""
 
@@ -95,6 +102,28 @@ class FormatFromTheFuture(StoreDamaged):
     """A file was written by a newer version than this one."""
 
     outcome = "newer_format"
+
+
+class Untrusted(StoreDamaged):
+    """A generation that no trusted key vouches for. `reason` is the word for metrics, `final` whether waiting can't help."""
+
+    reason: str = "untrusted"
+    final: bool = True
+
+    outcome = "untrusted"
+
+
+class Unsigned(Untrusted):
+    """A generation without a signature; another client's may come into sight late."""
+
+    reason = "unsigned"
+    final = False
+
+
+class KeysUnusable(WarmupError):
+    """A file with keys for signatures is missing, holds something else, or is open to others."""
+
+    outcome = "keys_unusable"
 
 
 class LiveCacheUnusable(WarmupError):

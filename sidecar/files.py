@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sidecar.errors import FileUnreadable
@@ -30,6 +31,7 @@ NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errn
 
 # What to write: bytes, or what gives them piece by piece each time it is called.
 Content = bytes | Callable[[], Iterable[bytes]]
+NOTHING: Mapping[str, Content] = MappingProxyType({})
 
 
 def temporary_name(path: Path) -> Path:
@@ -83,8 +85,12 @@ def create_exclusively(path: Path, data: Content, mode: int = FILE_MODE) -> None
     sync_directory(path.parent)
 
 
-def create_folder_exclusively(path: Path, name: str, data: Content, prepare_in: Path) -> None:
+def create_folder_exclusively(
+    path: Path, name: str, data: Content, prepare_in: Path, beside: Mapping[str, Content] = NOTHING
+) -> None:
     """Create a directory that holds one file, whole, unless there is one that is not empty. Raises FileExistsError, else OSError.
+
+    Files `beside` that one are written after it; where directories can't be renamed, they come into sight after it, too.
 
     The finished directory is renamed to its name, which fails where one with anything in it is (rename(2), ENOTEMPTY).
     That holds between the mounts of a network volume, too, where of two links or O_EXCL both may succeed (seen in every
@@ -96,8 +102,16 @@ def create_folder_exclusively(path: Path, name: str, data: Content, prepare_in: 
         os.mkdir(prepared)
         share_with_group(prepared)
         _fill(prepared / name, data, FILE_MODE)
+        for other, content in beside.items():
+            _fill(prepared / other, content, FILE_MODE)
         sync_directory(prepared)
-        _rename_folder_or_create(prepared, path, name, data)
+        if not _renamed_folder(prepared, path, name, data):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            share_with_group(path)
+            create_exclusively(path / name, data)
+            for other, content in beside.items():
+                write_durably(path / other, b"".join(_pieces(content)))
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
     sync_directory(path.parent)
@@ -154,12 +168,17 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
         data = stream.read(limit + 1)
     if len(data) > limit:
         raise FileUnreadable(f"{path} is larger than the {limit} bytes allowed for such a file.")
+    return json_object(data, str(path))
+
+
+def json_object(data: bytes, where: str) -> dict[str, Any]:
+    """Read a JSON object that was found somewhere. Raises FileUnreadable with a sentence."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FileUnreadable(f"{path} is not valid JSON ({error}).") from error
+        raise FileUnreadable(f"{where} is not valid JSON ({error}).") from error
     if not isinstance(value, dict):
-        raise FileUnreadable(f"{path} holds {type(value).__name__} where a JSON object is expected.")
+        raise FileUnreadable(f"{where} holds {type(value).__name__} where a JSON object is expected.")
     return value
 
 
@@ -211,7 +230,8 @@ def _link_or_create(temporary: Path, path: Path, data: Content, mode: int) -> No
         _fill_or_remove(path, data, mode)
 
 
-def _rename_folder_or_create(prepared: Path, path: Path, name: str, data: Content) -> None:
+def _renamed_folder(prepared: Path, path: Path, name: str, data: Content) -> bool:
+    """Rename a finished directory to its name; False where directories can't be renamed."""
     try:
         os.rename(prepared, path)
     except OSError as error:
@@ -219,13 +239,11 @@ def _rename_folder_or_create(prepared: Path, path: Path, name: str, data: Conten
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
         if error.errno == errno.ENOENT and not prepared.exists() and _holds(path / name, data):
             # A server may get a request twice, and deny the second what the first one did.
-            return
+            return True
         if error.errno not in NO_FOLDER_RENAME:
             raise
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
-        share_with_group(path)
-        create_exclusively(path / name, data)
+        return False
+    return True
 
 
 def _holds(path: Path, data: Content) -> bool:

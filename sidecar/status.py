@@ -151,10 +151,12 @@ SECTIONS: Mapping[str, str] = {
     "`running`, `waiting`, `kv_cache_usage`, `attempt`, `restarts`, `healthy_after_s` and `ready_after_s` (attempt "
     "start to first answer, and to ready), `last_exit`, `kv_cache` (blocks, tokens, shortfall against `earlier_boots` of the "
     "key, sentence, restart), "
+    "`fallback` (`number`, `of`, `change`, null when the engine runs as it was asked to), "
     "`no_progress` (a sentence while an engine that is not ready shows none).",
     "restore": "`outcome` (pending, waiting, hit, partial, miss, kept, failed, timed_out, disabled, late, skipped), `sentence`, "
     "`plan` (restore, keep, cold), `exact_key`, `toolchain_key`, `generation`, `generations` per scope, `files`, `bytes`, "
     "`bytes_done`, `rejected` per reason, `damaged` archives, `differs` (facts of the nearest key), `seconds`, `waited_s`, "
+    "`sources` of archives (node, volume, bucket: packs, bytes, seconds), "
     "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched, why).",
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, unwarmed, adopted), "
     "`sentence`, `reason` (one word), "
@@ -167,7 +169,8 @@ SECTIONS: Mapping[str, str] = {
     "publish": "`outcome` (pending, running, published, nothing_new, read_only, failed, disabled), `sentence`, "
     "`generation`, `generations` per scope, `parent`, `files`, `new_files`, `bytes`, `skipped` files per reason, `seconds`, "
     "`count`.",
-    "golden": "`outcome` (pending, running, passed, skipped, degenerate, failed, engine_gone), `sentence`, `checks`.",
+    "golden": "`outcome` (pending, running, passed, skipped, degenerate, wrong, unchecked, failed, engine_gone), `sentence`, "
+    "`checks`; with WARMUP_GOLDEN also `golden`: what `golden check --json` prints.",
     "cache": "Live cache: `path`, `files`, `bytes`, `kernels` per family, the same of each of `families`; "
     "`unmanaged`: directories in no family that grew (path, bytes, files, where); or `trouble`.",
     "gpu": "What NVML says: `driver`, `cuda`, `sm`, `gpus` (those of the engine, each field null that it does not show), "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,15 +16,14 @@ import pytest
 
 from sidecar.demo.engine_setup import EnginePaths
 from sidecar.demo.tiny_model import make_tiny_model
+from tests.object_server import ObjectServer, served
 from tests.prepare import engine
 from tests.sidecar_process import Directories, SidecarProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --slow, which .ci/long gives."""
-    parser.addoption(
-        "--slow", action="store_true", help="also run tests marked slow, which take minutes each"
-    )
+    parser.addoption("--slow", action="store_true", help="also run tests marked slow, which take minutes each")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -77,6 +77,23 @@ def engine_paths() -> EnginePaths:
 def tiny_model(engine_paths: EnginePaths) -> Path:
     """Give the directory of the tiny model."""
     return make_tiny_model(engine_paths, engine.model_folder())
+
+
+@pytest.fixture(scope="session")
+def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+    """Give a real S3-compatible server, one for all tests of this process."""
+    with served(tmp_path_factory.mktemp("objects")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give the URL of an empty bucket, and this process and its children what they need to use it."""
+    name = f"store-{uuid.uuid4().hex[:12]}"
+    object_server.make(name)
+    for variable, value in object_server.variables().items():
+        monkeypatch.setenv(variable, value)
+    return f"s3://{name}/warm"
 
 
 @pytest.fixture

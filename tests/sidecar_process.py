@@ -121,9 +121,7 @@ class SidecarProcess:
         assert isinstance(answer, dict)
         return answer
 
-    def wait_for(
-        self, holds: Callable[[dict[str, Any]], bool], deadline_s: float, what: str
-    ) -> dict[str, Any]:
+    def wait_for(self, holds: Callable[[dict[str, Any]], bool], deadline_s: float, what: str) -> dict[str, Any]:
         """Look at `/status` until `holds` says so; past the deadline fail with status and the log's end."""
         ends = time.monotonic() + deadline_s
         while True:
@@ -132,11 +130,7 @@ class SidecarProcess:
                 return status
             ended = self.process.poll()
             if ended is not None or time.monotonic() > ends:
-                why = (
-                    f"the daemon ended with {ended}"
-                    if ended is not None
-                    else f"not within {deadline_s:.0f} s"
-                )
+                why = f"the daemon ended with {ended}" if ended is not None else f"not within {deadline_s:.0f} s"
                 shown = json.dumps({key: status.get(key) for key in ("phase", "ready", "reason", "degraded")})
                 raise AssertionError(f"{what}: {why}. Status: {shown}. Log: {self.last_lines()}")
             time.sleep(LOOK_EVERY)

@@ -25,7 +25,7 @@ LEAST_WAVES = {"p50": 10, "p95": 20, "p99": 50}
 #: Resampling is by chance; the same two files shall give the same answer.
 SEED = 20_240_501
 #: Settings that may differ between runs that are compared, and how they are called.
-_AMOUNTS = {"requests": "requests", "duration_s": "seconds", "seed": "seed"}
+_AMOUNTS = {"requests": "requests", "duration_s": "seconds"}
 _TIMES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "total": "total_s"}
 
 
@@ -46,7 +46,7 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 
     Takes the settings of two runs. How much was sent, and which lengths a seed drew, makes no other load.
     """
-    names = sorted({*first, *second} - set(_AMOUNTS))
+    names = sorted({*first, *second} - {*_AMOUNTS, "seed"})
     return [
         f"{name.replace('_', ' ')} {_text(first.get(name))} and {_text(second.get(name))}"
         for name in names
@@ -61,11 +61,11 @@ def differing_circumstances(first: Report, second: Report) -> list[str]:
         for name in ("model", "engine", "url")
         if first.about.get(name) != second.about.get(name)
     ]
-    found += [
-        f"{words} {_text(first.settings.get(name))} and {_text(second.settings.get(name))}"
-        for name, words in _AMOUNTS.items()
-        if first.settings.get(name) != second.settings.get(name)
-    ]
+    before, after = first.settings, second.settings
+    if _amount(before) != _amount(after):
+        found.append(f"{_amount(before)} and {_amount(after)}")
+    if before.get("seed") != after.get("seed"):
+        found.append(f"seed {_text(before.get('seed'))} and {_text(after.get('seed'))}")
     return found
 
 
@@ -150,5 +150,13 @@ def _stretches(report: Report) -> list[float]:
     return [each / width for each in made]
 
 
+def _amount(settings: Mapping[str, Any]) -> str:
+    """Say how much was sent: so many requests, or for so many seconds."""
+    given = [f"{_text(settings[name])} {words}" for name, words in _AMOUNTS.items() if settings.get(name) is not None]
+    return ", ".join(given) or "an unknown amount"
+
+
 def _text(value: object) -> str:
+    if value is None:
+        return "not given"
     return value if isinstance(value, str) else json.dumps(value)

@@ -15,6 +15,7 @@ from sidecar.bench.lag import LagMeter
 from sidecar.bench.samples import Samples
 from sidecar.engines.protocol import Completion, CompletionRequest, Engine
 from sidecar.errors import EngineError
+from sidecar.warmup.collecting import no_full_collections
 
 #: So many requests at most, also where only a time is given: their figures are kept in memory.
 MOST_REQUESTS = 1_000_000
@@ -83,9 +84,11 @@ class Load:
         self._began = self._ended = self._clock()
         meter = asyncio.create_task(self.lag.run(), name="loop lag")
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._plan.concurrency, self._plan.most)):
-                    group.create_task(self._stream())
+            streams = min(self._plan.concurrency, self._plan.most)
+            with no_full_collections(streams):
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(streams):
+                        group.create_task(self._stream())
         finally:
             meter.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -13,6 +13,8 @@ from sidecar.bench.durations import duration
 
 #: Rows of a plot: two of them and the tables fit on a screen.
 ROWS = 12
+#: Stretches of a run are no shorter: labels have two digits, and a client is as late as that. Seconds.
+STRETCH_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,17 @@ def histogram(seconds: Sequence[float]) -> list[Bar]:
 
 
 def over_time(started: Sequence[float], seconds: Sequence[float]) -> list[Bar]:
-    """Show the worst value of each stretch of a run, in which a stall of all streams stands out, and the median."""
-    if not started:
+    """Show the worst value of each stretch of a run, in which a stall of all streams stands out, and the median.
+
+    A run is cut into as many stretches as it is long enough for; where that is one, there is nothing to show.
+    """
+    rows = min(ROWS, int(max(started, default=0.0) / STRETCH_S))
+    if rows < 2:
         return []
-    width = max(*started, 1e-3) / ROWS
-    slots: list[list[float]] = [[] for _ in range(ROWS)]
+    width = max(started) / rows
+    slots: list[list[float]] = [[] for _ in range(rows)]
     for start, value in zip(started, seconds, strict=True):
-        slots[min(ROWS - 1, int(start / width))].append(value)
+        slots[min(rows - 1, int(start / width))].append(value)
     worst, digits = max(seconds), 1 if width >= 0.1 else 2
     bars = []
     for at, slot in enumerate(slots):

@@ -14,8 +14,9 @@ from sidecar.caches.fingerprint import Fingerprint, KeyScope
 from sidecar.caches.flight import wait_for_the_first
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST, Claim, Progress, RestoreRequest
-from sidecar.caches.store import DirectoryStore
-from sidecar.errors import StoreDamaged, StoreUnavailable, WarmupError
+from sidecar.caches.store import Store
+from sidecar.caches.trust import Vouched, rolled_back
+from sidecar.errors import StoreDamaged, StoreUnavailable, Untrusted, WarmupError
 
 #: As many engines that died on a generation condemn it, in one pod or in several, unless another became ready on it.
 DEATHS = 2
@@ -30,7 +31,7 @@ class Choice:
     def __init__(
         self,
         request: RestoreRequest,
-        store: DirectoryStore,
+        store: Store,
         known: Fingerprint,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
@@ -45,12 +46,15 @@ class Choice:
         self._claiming = bool(request.holder) and request.store_mode == "read-write"
         self.claims: list[Claim] = []
         self.waited_s = 0.0
+        #: The highest number that a trusted key signed, by scope and key.
+        self.signed: dict[str, int] = {}
 
     def choose(self, scope: KeyScope, rejected: Counter[str]) -> Manifest | None:
         """Take the newest generation of a key that may be used here; count the others in `rejected` by reason.
 
-        Not used are quarantined, condemned and damaged ones, and, while there is a proven one, those that nobody was
-        ready on yet and that another pod is trying. An empty exact key is waited for if the request says so.
+        Not used are quarantined, condemned and damaged ones, those that no trusted key vouches for, and, while there is a
+        proven one, those that nobody was ready on yet and that another pod is trying. An empty exact key
+        is waited for if the request says so.
         """
         if scope == "exact" and self._request.single_flight_s > 0 and self._request.holder:
             self._wait(scope)
@@ -83,7 +87,8 @@ class Choice:
     def _newest(self, scope: KeyScope, rejected: Counter[str]) -> Manifest | None:
         key = self._known.key(scope)
         names = self._store.generations(scope, key)
-        if not names:
+        vouched = Vouched(self._store, scope, key, names)
+        if not names or self._is_rolled_back(scope, key, vouched, rejected):
             return None
         quarantined, ends = self._store.quarantined(scope, key), self._store.boot_ends(scope, key)
         proven = [name for name in names if ends[name, "ready"] and name not in quarantined]
@@ -91,8 +96,8 @@ class Choice:
         for name in names:
             candidate = not ends[name, "ready"]
             # With a proven one to fall back on, a pod that could not have the newest takes no older candidate either.
-            around = candidate and any(older < name for older in proven)
-            reason = (
+            around = candidate and any(older < name and not vouched.refusal(older) for older in proven)
+            reason = vouched.refusal(name) or (
                 "quarantined"
                 if name in quarantined
                 else "condemned"
@@ -103,22 +108,39 @@ class Choice:
             )
             others_try = others_try or reason == "claimed"
             if not reason:
-                try:
-                    found = self._store.read_manifest(scope, key, name)
-                except StoreDamaged:
-                    reason = "manifest"
-                except StoreUnavailable as error:
-                    # One manifest that can't be read must not make every start cold; a store that fails altogether
-                    # fails again with the next.
-                    trouble, reason = error, "manifest"
-                else:
-                    if found is not None:
-                        return found
-                    continue
-            rejected[reason] += 1
+                found, reason, trouble = self._read(scope, key, name, trouble)
+                if found is not None:
+                    return found
+            if reason:
+                rejected[reason] += 1
         if trouble is not None:
             raise trouble
         return None
+
+    def _is_rolled_back(self, scope: KeyScope, key: str, vouched: Vouched, rejected: Counter[str]) -> bool:
+        """Say whether less is there than this pod saw before, where signatures are looked at."""
+        if self._store.trust is None:
+            return False
+        newest = self.signed[f"{scope}/{key}"] = vouched.newest()
+        if not rolled_back(self._request.seen, scope, key, newest):
+            return False
+        rejected["rolled_back"] += vouched.count
+        return True
+
+    def _read(
+        self, scope: KeyScope, key: str, name: str, trouble: StoreUnavailable | None
+    ) -> tuple[Manifest | None, str, StoreUnavailable | None]:
+        """Read a manifest: it, or why it can't be used, and what kept it from being read."""
+        try:
+            return self._store.read_manifest(scope, key, name), "", trouble
+        except Untrusted as error:
+            return None, error.reason, trouble
+        except StoreDamaged:
+            return None, "manifest", trouble
+        except StoreUnavailable as error:
+            # One manifest that can't be read must not make every start cold; a store that fails altogether fails again
+            # with the next.
+            return None, "manifest", error
 
     def _claim(self, scope: KeyScope, key: str, name: str) -> bool:
         if not self._claiming:
@@ -129,7 +151,7 @@ class Choice:
         return claim is not None
 
 
-def usable(store: DirectoryStore, known: Fingerprint, scope: KeyScope) -> Manifest | None:
+def usable(store: Store, known: Fingerprint, scope: KeyScope) -> Manifest | None:
     """Say which generation of a key may be used at all, claiming nothing. Raises StoreUnavailable."""
     request = RestoreRequest(store="", live_cache="", facts={}, attempt="", store_mode="read-only")
     choice = Choice(request, store, known, lambda: 0.0, lambda _s: None, lambda _progress: None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.messages import Claim
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import Store
 from sidecar.errors import WarmupError
 
 FOLDER = "claims"
@@ -34,7 +34,7 @@ class Seen:
 class Claims:
     """The claims of one key. `holder` is this pod's name as others are told it."""
 
-    def __init__(self, store: DirectoryStore, scope: KeyScope, key: str, holder: str) -> None:
+    def __init__(self, store: Store, scope: KeyScope, key: str, holder: str) -> None:
         self._store = store
         self._scope: KeyScope = scope
         self._key = key
@@ -113,7 +113,7 @@ def _shown(holder: object) -> str:
     return "".join(letter for letter in str(holder or "") if letter.isprintable())[:80]
 
 
-def beat(store: DirectoryStore, claim: Claim, count: int, released: bool = False) -> None:
+def beat(store: Store, claim: Claim, count: int, released: bool = False) -> None:
     """Renew a claim, or give it back. Raises StoreUnavailable, StoreReadOnly or StoreFull."""
     record = {"format": 1, "holder": claim.holder, "count": count, "released": released}
     store.write_note(claim.scope, claim.key, (FOLDER, claim.what, f"{claim.epoch:08d}", BEAT), record)

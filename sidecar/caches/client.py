@@ -19,6 +19,8 @@ from sidecar.caches.messages import (
     BootsRequest,
     BootsResult,
     Claim,
+    CleanRequest,
+    CleanResult,
     CommitEntry,
     FamilyCount,
     HoldRequest,
@@ -37,6 +39,8 @@ __all__ = [
     "BootsRequest",
     "CacheClient",
     "Claim",
+    "CleanRequest",
+    "CleanResult",
     "CommitEntry",
     "FamilyCount",
     "HoldRequest",
@@ -126,6 +130,17 @@ class CacheClient:
         except ValueError as error:
             return _trouble("record", ending, error)
 
+    async def clean(self, request: CleanRequest, deadline_s: float) -> CleanResult:
+        """Clean the store up in a child process at idle priority; never raises for what the child or the store does."""
+        ending = await self._run({"task": "clean", "request": request.to_json()}, deadline_s, ignore_progress)
+        if ending.timed_out:
+            late = f"Cleaning up the store was given up after {deadline_s:g} s; the next run goes on from there."
+            return CleanResult(sentence=late, failed=True)
+        try:
+            return CleanResult.from_json(ending.result)
+        except ValueError as error:
+            return CleanResult(sentence=_trouble("cleaning up of the store", ending, error), failed=True)
+
     async def boots(self, request: BootsRequest, deadline_s: float) -> tuple[Mapping[str, Any], ...]:
         """Read the records of earlier boots in a child process; none where the store is away or too slow."""
         ending = await self._run({"task": "boots", "request": request.to_json()}, deadline_s, ignore_progress)
@@ -164,7 +179,7 @@ class CacheClient:
             return ending
         try:
             async with asyncio.timeout(deadline_s) as cap:
-                if task["task"] == "publish":
+                if task["task"] in ("publish", "clean"):
                     await asyncio.to_thread(_give_way, process.pid)
 
                 def told(progress: Progress) -> None:
@@ -297,9 +312,7 @@ def _silent_end(code: int | None) -> str:
     if code is None:
         return "the worker gave no result, and was ended"
     if code == -signal.SIGKILL:
-        return (
-            "the worker was killed (SIGKILL): most often for memory, so look at the container's memory limit and its events"
-        )
+        return "the worker was killed (SIGKILL): most often for memory, so look at the container's memory limit and its events"
     if code < 0:
         return f"the worker was ended by signal {-code} and gave no result"
     return f"the worker ended with code {code} and gave no result"

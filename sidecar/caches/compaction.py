@@ -15,7 +15,7 @@ from sidecar.caches.file_table import FileTable
 from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.packing import PACK_BYTES
 from sidecar.caches.packs import HEADERS, PackReader, PackWriter, room_for
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import Store
 from sidecar.errors import StoreDamaged, StoreFull, StoreUnavailable
 
 # A restore opens every pack: this many round trips more cost about a second on a volume that takes 40 ms for one.
@@ -91,7 +91,7 @@ def crowded(manifest: Manifest) -> list[Pack]:
     return chosen if wasted or len(chosen) >= AT_LEAST else []
 
 
-def move(store: DirectoryStore, manifest: Manifest) -> Moved:
+def move(store: Store, manifest: Manifest) -> Moved:
     """Write the files of crowded packs into new ones, each checked against its digest.
 
     What can't be read or is not what was published stays where it is. So does the rest when the store is full or
@@ -109,7 +109,7 @@ def move(store: DirectoryStore, manifest: Manifest) -> Moved:
 
 
 class _Mover:
-    def __init__(self, store: DirectoryStore, manifest: Manifest, packs: list[Pack]) -> None:
+    def __init__(self, store: Store, manifest: Manifest, packs: list[Pack]) -> None:
         self._store = store
         self._table = manifest.files
         self._rows: dict[str, array[int]] = {pack.digest: array("I") for pack in packs}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from sidecar.caches.fingerprint import SCHEME, Difference, Fingerprint, KeyScope, compare, key_of
 from sidecar.caches.manifest import Manifest
-from sidecar.caches.messages import REASONS, FamilyCount, RestoreOutcome
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.messages import REASONS, FamilyCount, RestoreOutcome, SourceCount
+from sidecar.caches.store import Store
 from sidecar.errors import StoreDamaged
 from sidecar.files import in_words
 
@@ -33,9 +33,7 @@ class Nearest:
     older: int = 0
 
 
-def nearest(
-    store: DirectoryStore, known: Fingerprint, scope: KeyScope = "exact", most: int = KEYS_LOOKED_AT
-) -> Nearest:
+def nearest(store: Store, known: Fingerprint, scope: KeyScope = "exact", most: int = KEYS_LOOKED_AT) -> Nearest:
     """Find, among `most` keys of a scope in the store, the nearest to this engine's. Raises StoreUnavailable."""
     best = Nearest("", ())
     compared = set()
@@ -53,7 +51,7 @@ def nearest(
     return Nearest(best.key, sorted(best.differences, key=lambda one: (one.how != "changed", one.fact)))
 
 
-def _is_older(store: DirectoryStore, scope: KeyScope, key: str) -> bool:
+def _is_older(store: Store, scope: KeyScope, key: str) -> bool:
     try:
         facts = (store.read_note(scope, key, ("facts.json",)) or {}).get("facts")
     except StoreDamaged:
@@ -108,6 +106,17 @@ def sentence_for(
     if bad:
         parts.append("Left out: " + ", ".join(f"{count} {REASONS[reason]}" for reason, count in bad.items()) + ".")
     return " ".join(parts)
+
+
+def sources_sentence(sources: Mapping[str, SourceCount]) -> str:
+    """Say where packs came from, unless all of them lay on the store's own volume."""
+    if not sources or set(sources) == {"volume"}:
+        return ""
+    places = {"node": "this node's cache", "volume": "a volume", "bucket": "the bucket"}
+    named = [
+        f"{in_words(one.bytes)} from {places.get(name, name)} in {one.seconds:.1f} s" for name, one in sources.items()
+    ]
+    return f"Packs: {', '.join(named)}."
 
 
 def _why_not_exact(near: Nearest) -> str:

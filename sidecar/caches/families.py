@@ -10,10 +10,14 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 
+from sidecar.caches import family_table
 from sidecar.caches.family import Family, NoFamily, Ranks, Scope, Validity
-from sidecar.caches.family_table import FAMILIES, NO_FAMILY
+from sidecar.caches.family_table import NO_FAMILY
+from sidecar.caches.other_engines import OTHER_ENGINES
 
 __all__ = ["BY_NAME", "FAMILIES", "NO_FAMILY", "Family", "NoFamily", "Ranks", "Scope", "Validity"]
+
+FAMILIES: tuple[Family, ...] = (*family_table.FAMILIES, *OTHER_ENGINES)
 
 # Locks and unfinished files of every compiler in the table: filelock, uuid and pid temporary names, NFS leftovers.
 NEVER_STORED = (

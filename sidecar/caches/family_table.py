@@ -129,7 +129,8 @@ FAMILIES: tuple[Family, ...] = (
         directory="deep_gemm",
         scope="toolchain",
         default_path="$VLLM_CACHE_ROOT/deep_gemm",
-        variables={"DG_JIT_CACHE_DIR": "{live}/deep_gemm"},
+        # SGLang overwrites the first by the second (srt/environ.py, 0.5.23).
+        variables={"DG_JIT_CACHE_DIR": "{live}/deep_gemm", "SGLANG_DG_CACHE_DIR": "{live}/deep_gemm"},
         kernels=("cache/kernel.*/kernel.cubin",),
         unit=r"(cache/[^/]+)/",
         validity="cubin",

@@ -11,6 +11,8 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 _STAMP = Struct("<QqQI")
+#: The latest time that an entry may have, in ns since the epoch; the earliest is as far before it.
+LATEST_NS = (1 << 63) - 1
 _ENCODING, _ERRORS = "utf-8", "surrogatepass"
 
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 from sidecar.caches.claims import BEAT_S, beat
 from sidecar.caches.messages import HoldRequest
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import Store
 from sidecar.errors import WarmupError
 
 
-def hold(request: HoldRequest, asked_back: Callable[[float], bool], opened: Callable[[], DirectoryStore]) -> None:
+def hold(request: HoldRequest, asked_back: Callable[[float], bool], opened: Callable[[], Store]) -> None:
     """Renew the claims until `asked_back`, which waits for so many seconds, says so; then release them.
 
     Never raises for the store: a beat that can't be written is one that others miss.

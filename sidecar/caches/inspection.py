@@ -20,15 +20,15 @@ from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
 from sidecar.caches.standing import Standing, Watch, standings
-from sidecar.caches.store import DirectoryStore
-from sidecar.errors import NotSo, StoreDamaged, UsageError
+from sidecar.caches.store import Store
+from sidecar.errors import NotSo, StoreDamaged, Untrusted, UsageError
 
 
 @dataclass(frozen=True)
 class Listed:
     """One generation: `state` is candidate, proven (a boot on it became ready), condemned (two died on it and none
-    became ready), quarantined or damaged; a key that has none yet, and a pod that makes the first: awaited, or abandoned
-    when that pod is gone.
+    became ready), quarantined, damaged, or untrusted where signatures are looked at; a key that has none yet, and a pod
+    that makes the first: awaited, or abandoned when that pod is gone.
 
     `claim` tells of the pod that tries it, or makes it, and has not given that back: whether it is at work, too. `bytes`
     is what its files take unpacked, `packed` what its archives take in the store.
@@ -65,7 +65,7 @@ class Finding:
         return dict(vars(self))
 
 
-def listed(store: DirectoryStore, watch: Watch | None = None) -> list[Listed]:
+def listed(store: Store, watch: Watch | None = None) -> list[Listed]:
     """List every generation of a store, newest first under each key. Raises StoreUnavailable."""
     found = [one for scope in SCOPES for key in store.keys(scope) for one in _of_key(store, scope, key)]
     claims = standings(store, [(one.scope, one.key, one.name) for one in found], watch)
@@ -80,19 +80,19 @@ def listed(store: DirectoryStore, watch: Watch | None = None) -> list[Listed]:
     return told
 
 
-def state_of(store: DirectoryStore, scope: KeyScope, key: str, name: str, watch: Watch | None = None) -> Listed:
+def state_of(store: Store, scope: KeyScope, key: str, name: str, watch: Watch | None = None) -> Listed:
     """Say of one generation what `listed` says. Raises StoreUnavailable."""
     [one] = (each for each in _of_key(store, scope, key) if each.name == name)
     return replace(one, claim=standings(store, [(scope, key, name)], watch).get((scope, key, name)))
 
 
-def _of_key(store: DirectoryStore, scope: KeyScope, key: str) -> Iterator[Listed]:
+def _of_key(store: Store, scope: KeyScope, key: str) -> Iterator[Listed]:
     """Give the generations of a key; of one that has none, what may be claimed as the first."""
     quarantined, ends = store.quarantined(scope, key), store.boot_ends(scope, key)
     names = store.generations(scope, key)
     for name in names:
         one = _one(store, scope, key, name, ends)
-        if name in quarantined and one.state != "damaged":
+        if name in quarantined and one.state not in ("damaged", "untrusted"):
             why = str(store.quarantine_record(scope, key, name).get("reason", ""))
             one = replace(one, state="quarantined", detail=why)
         yield one
@@ -100,12 +100,13 @@ def _of_key(store: DirectoryStore, scope: KeyScope, key: str) -> Iterator[Listed
         yield Listed(scope, key, FIRST, "awaited", 0, 0, 0, 0.0, 0, 0)
 
 
-def _one(store: DirectoryStore, scope: KeyScope, key: str, name: str, ends: Mapping[tuple[str, str], int]) -> Listed:
+def _one(store: Store, scope: KeyScope, key: str, name: str, ends: Mapping[tuple[str, str], int]) -> Listed:
     ready, died = ends.get((name, "ready"), 0), ends.get((name, "died"), 0)
     try:
         manifest = store.read_manifest(scope, key, name)
     except StoreDamaged as error:
-        return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, str(error))
+        state = "untrusted" if isinstance(error, Untrusted) else "damaged"
+        return Listed(scope, key, name, state, 0, 0, 0, 0.0, ready, died, str(error))
     if manifest is None:
         reason = "It has no manifest: its publisher died, or is at work."
         return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, reason)
@@ -115,7 +116,7 @@ def _one(store: DirectoryStore, scope: KeyScope, key: str, name: str, ends: Mapp
     return Listed(scope, key, name, state, files, manifest.bytes, packed, manifest.created_unix_s, ready, died)
 
 
-def find(store: DirectoryStore, wanted: str) -> tuple[KeyScope, str, str]:
+def find(store: Store, wanted: str) -> tuple[KeyScope, str, str]:
     """Find a generation by the beginning of its key, of its name, or of both as `key/name`; the newest where a key is named.
 
     Raises NotSo when there is none, and UsageError when there are several.
@@ -138,7 +139,7 @@ def find(store: DirectoryStore, wanted: str) -> tuple[KeyScope, str, str]:
 
 
 def verify(
-    store: DirectoryStore, deep: bool, on_progress: Callable[[int, int], None] = lambda _done, _total: None
+    store: Store, deep: bool, on_progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Iterator[Finding]:
     """Check that manifests parse and that archives are there in the right size; `deep`: every byte of every file.
 
@@ -163,7 +164,7 @@ def verify(
         yield from _deep(store, places, sizes, on_progress)
 
 
-def _archives(store: DirectoryStore, manifest: Manifest, where: str) -> Iterator[Finding]:
+def _archives(store: Store, manifest: Manifest, where: str) -> Iterator[Finding]:
     for pack in manifest.packs:
         found = store.pack_bytes(pack.digest)
         if found is None:
@@ -181,7 +182,7 @@ def _gather(manifest: Manifest, where: str, places: dict[str, dict[StoredFile, s
 
 
 def _deep(
-    store: DirectoryStore,
+    store: Store,
     places: Mapping[str, Mapping[StoredFile, str]],
     sizes: Mapping[str, int],
     on_progress: Callable[[int, int], None],
@@ -197,7 +198,7 @@ def _deep(
         on_progress(done, total)
 
 
-def _digest_of(store: DirectoryStore, digest: str) -> str:
+def _digest_of(store: Store, digest: str) -> str:
     found = hashlib.sha256()
     with closing(store.open_pack(digest)) as stream:
         while data := stream.read(CHUNK):
@@ -205,7 +206,7 @@ def _digest_of(store: DirectoryStore, digest: str) -> str:
     return found.hexdigest()
 
 
-def _files(store: DirectoryStore, digest: str, files: Mapping[StoredFile, str]) -> Iterator[Finding]:
+def _files(store: Store, digest: str, files: Mapping[StoredFile, str]) -> Iterator[Finding]:
     with closing(store.open_pack(digest)) as stream:
         reader = PackReader(stream)
         for file in sorted(files, key=lambda each: each.offset):

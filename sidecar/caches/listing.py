@@ -11,12 +11,13 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from sidecar.caches.file_table import CHUNK, Paths
+from sidecar.caches.folder_tree import LATEST_NS
 
 
 class Listing:
     """Files and links, sorted by path: sizes in bytes, times in ns, inodes, permission bits, targets of links by row.
 
-    A file from before 1970 has no time that could be stored, so `before_1970` only counts those.
+    A file from before 1970, or after 2262, has no time that could be stored, so `before_1970` only counts those.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ def _adder(found: Listing) -> Callable[[str], bool]:
         except (FileNotFoundError, NotADirectoryError):
             return False
         mtime_ns = status.st_mtime_ns
-        if mtime_ns < 0:
+        if not 0 <= mtime_ns <= LATEST_NS:
             found.before_1970 += 1
             found.links.pop(len(found), None)
             return False

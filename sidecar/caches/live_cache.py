@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sidecar.caches.live_file import STAGING_NAME as STAGING_NAME
 from sidecar.caches.live_file import LiveFile as LiveFile
 from sidecar.caches.live_file import disk_trouble as disk_trouble
 from sidecar.errors import FileUnreadable, LiveCacheUnusable
@@ -25,7 +26,6 @@ from sidecar.files import open_shared, read_json, write_json_durably
 
 LOCK_NAME = ".warmup.lock"
 MARKER_NAME = ".warmup-live.json"
-STAGING_NAME = ".staging"
 TRASH_NAME = ".trash"
 MOUNTINFO = Path("/proc/self/mountinfo")
 

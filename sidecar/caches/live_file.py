@@ -10,6 +10,9 @@ import io
 import os
 from pathlib import Path
 
+#: What is being restored or sent away lies below the live cache under this name.
+STAGING_NAME = ".staging"
+
 
 class LiveFile(io.RawIOBase):
     """A file of the live cache, for reading. Raises FileNotFoundError when it is gone.

@@ -49,7 +49,8 @@ class Lines:
         """Yield whole lines, each with its end. Raises ValueError where the document is anything else."""
         text = b""
         while not text.endswith(DOCUMENT_END):
-            text = b"\n" + b"".join(self._stream.readlines(BATCH))
+            # One piece up to a line's end: a list of its lines takes three times as long.
+            text = b"\n" + self._stream.read(BATCH) + self._stream.readline()
             if not text.endswith(b",\n"):
                 text += self._stream.read()
                 if not text.endswith(DOCUMENT_END):

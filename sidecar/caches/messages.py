@@ -34,6 +34,9 @@ REASONS = {
     "same_entry": "dropped together with those",
     "quarantined": "quarantined generations",
     "manifest": "generations with a damaged manifest",
+    "unsigned": "generations that nobody signed",
+    "untrusted": "generations whose signature is no trusted key's, or not for them",
+    "rolled_back": "generations older than the one that this pod saw before, which is gone from the store",
     "condemned": "generations on which two engines died and none became ready",
     "claimed": "generations that nobody was ready on yet and that are left to another pod",
     "unknown_family": "of families this version does not restore",
@@ -62,6 +65,15 @@ class FamilyCount(Message):
     bytes: int
     scope: str
     kernels: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceCount(Message):
+    """What came from one place: packs, their bytes, and the seconds from the first one's beginning to the last one's end."""
+
+    packs: int
+    bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +108,11 @@ class RestoreRequest(Message):
     never kept. `exclude` names families that stay empty. `holder` is the name under which this pod claims a
     generation that nobody was ready on yet; empty, or a store that is used read-only: it never does. `single_flight_s` is
     how many seconds it waits for the first generation of its key while another pod makes it; 0: it does not wait.
-    `limit_bytes` is the size limit of the live cache's volume, which no filesystem tells; 0: none is known.
+    `limit_bytes` is the size limit of the live cache's volume, which no filesystem tells; 0: none is known. `distrusted`
+    are families that start empty even where this pod's own files are kept: its engine may have hung on them.
+    `keys_file` are the public keys that are trusted, `signing_file` is the key that publishes are signed with; both empty:
+    signatures are not looked at. `seen` are the highest signed numbers this pod ever saw, by scope and key. `pack_cache` is a
+    directory in which the pods of a node share packs, up to `pack_cache_bytes`; empty: there is none.
     """
 
     store: str
@@ -111,6 +127,12 @@ class RestoreRequest(Message):
     holder: str = ""
     single_flight_s: float = 0.0
     limit_bytes: int = 0
+    distrusted: tuple[str, ...] = ()
+    keys_file: str = ""
+    signing_file: str = ""
+    seen: Mapping[str, int] = field(default_factory=dict)
+    pack_cache: str = ""
+    pack_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +142,9 @@ class RestoreResult(Message):
     `generations` maps scope to the generation that was staged; `generation` is the exact one, else the toolchain
     one. `rejected` counts files left out by reason. `differs` says which facts differ from the nearest known key.
     `claims` are to be kept up until the engine is ready or gone; `waited_s` is how long another pod was waited for;
-    `damaged` are the digests of packs that did not hold what their manifest says.
+    `damaged` are the digests of packs that did not hold what their manifest says; `signed` the highest number that a
+    trusted key signed, by scope and key, where signatures are looked at. `sources` says where packs came from: the
+    node's cache, a volume, or a bucket; of a volume that they are unpacked from directly, with the time of that.
     """
 
     outcome: RestoreOutcome
@@ -140,20 +164,23 @@ class RestoreResult(Message):
     damaged: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     waited_s: float = 0.0
+    signed: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, SourceCount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRequest(Message):
-    """One small record for the store: how a boot on a generation ended, or that the generation is quarantined.
+    """One small record for the store: how a boot on a generation ended, that the generation is quarantined, or with which
+    fallback engines of this key are good.
 
-    `name` makes a boot's record unique; a quarantine is named after its generation.
+    `name` makes a boot's record unique; a quarantine is named after its generation, a fallback after its text.
     """
 
     store: str
     scope: Literal["exact", "toolchain"]
     key: str
     generation: str
-    kind: Literal["boot", "quarantine"]
+    kind: Literal["boot", "quarantine", "fallback"]
     name: str
     record: Mapping[str, Any]
 
@@ -167,12 +194,16 @@ class RecordResult(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class BootsRequest(Message):
-    """The records of earlier boots of a key, `most` of them, those of its newest generations first to be kept."""
+    """The records of earlier boots of a key, `most` of them, those of its newest generations first to be kept.
+
+    With `what` the fallbacks that are remembered for the key instead.
+    """
 
     store: str
     scope: Literal["exact", "toolchain"]
     key: str
     most: int = 60
+    what: Literal["boots", "fallbacks"] = "boots"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,3 +211,26 @@ class BootsResult(Message):
     """Records of boots as they stand in the store; empty where there are none or the store is away."""
 
     records: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRequest(Message):
+    """Clean the store up by these limits (`retention.Limits`), unless somebody began to less than `interval_s` seconds ago."""
+
+    store: str
+    interval_s: float
+    grace_s: float
+    count: int = 0
+    age_s: float = 0.0
+    unused_s: float = 0.0
+    limit_bytes: int = 0
+    keys_file: str = ""
+    signing_file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanResult(Message):
+    """How cleaning up ended; `sentence` is empty when it was not due, and `failed` tells trouble."""
+
+    sentence: str = ""
+    failed: bool = False

@@ -30,7 +30,9 @@ HARMLESS_OPTIONS = frozenset(
         "h11-max-incomplete-event-size h11-max-header-count sse-keep-alive-interval show-hidden-metrics-for-version "
         "custom-histogram-buckets fingerprint-mode fingerprint-value jit-monitor-mode chat-template "
         "chat-template-content-format default-chat-template-kwargs response-role tool-call-parser tool-server "
-        "tool-strict-level allowed-local-media-path"
+        "tool-strict-level allowed-local-media-path "
+        # SGLang's and TensorRT-LLM's: where peers and services are.
+        "disaggregation-bootstrap-port dist-init-addr nccl-port log-level-http metadata-server-config-file"
     ).split()
 )
 # The same with any number of values, all up to the next option.
@@ -45,7 +47,7 @@ HARMLESS_FLAGS = frozenset(
         "enable-server-load-tracking disable-fastapi-docs enable-offline-docs enable-tokenizer-info-endpoint "
         "enable-auto-tool-choice exclude-tools-when-tool-choice-none enable-force-include-usage "
         "enable-prompt-tokens-details enable-per-request-metrics return-tokens-as-token-ids "
-        "trust-request-chat-template use-tqdm-on-load fail-on-environ-validation"
+        "trust-request-chat-template use-tqdm-on-load fail-on-environ-validation enable-metrics enable-cache-report"
     ).split()
 )
 # Short forms as `vllm serve --help=all` of 0.32 lists them.
@@ -115,7 +117,9 @@ OTHER_NAMES = {
 # a hit of ours would be a miss of the engine's.
 HARMLESS_VARIABLES = (
     r"VLLM_(HOST_IP|PORT|RPC_BASE_PATH|API_KEY|LOOPBACK_IP|SERVER_DEV_MODE|KEEP_ALIVE_ON_ENGINE_DEATH|DEBUG_LOG_.*)",
-    r"VLLM_(NIXL|P2P|EC|MOONCAKE)_.*(HOST|PORT|IP)",
+    r"VLLM_(NIXL|P2P|EC|MOONCAKE)_.*(HOST|PORT|IP)|MOONCAKE_REQUESTER_LOCAL_HOSTNAME|SGLANG_HOST_IP",
+    # Dynamo's ports, names and services.
+    r"(DYN|ETCD|NATS)_.*",
     r"VLLM_(LOGGING_.*|CONFIGURE_LOGGING|TRACE_FUNCTION|NO_USAGE_STATS|USAGE_STATS_SERVER)",
     r"VLLM_(DO_NOT_TRACK|ASSETS_CACHE|MEDIA_CACHE|LOG_STATS_INTERVAL|RINGBUFFER_WARNING_INTERVAL|FORCE_AOT_LOAD)",
     # How long to wait and how many at once; vLLM leaves them out of its own key too (0.32 envs.py).

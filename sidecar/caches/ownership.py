@@ -10,25 +10,31 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar.caches.families import stored_families
+from sidecar.caches.families import Family, Ranks, is_left_out, left_out_by_ranks, stored_families
 from sidecar.caches.fingerprint import Fingerprint, KeyScope, fingerprint
 from sidecar.caches.live_cache import LiveMarker, read_marker
 from sidecar.caches.messages import RestoreRequest, RestoreResult
+from sidecar.caches.normalise import ranks
+from sidecar.caches.scan import scan_tree
 
 SCOPES: tuple[KeyScope, ...] = ("exact", "toolchain")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ownership:
-    """The keys of the engine that is about to start, and the scopes whose live files were written under them."""
+    """The keys of the engine that is about to start, and the scopes whose live files were written under them.
+
+    `unfit` are families of these scopes that are not kept all the same.
+    """
 
     known: Fingerprint
     own: frozenset[KeyScope]
     marked: bool
     live_cache: str
+    unfit: frozenset[str] = frozenset()
 
     def to_clear(self, committed: Collection[str], claimed: bool) -> tuple[str, ...]:
-        """List the live directories whose files belong to another key, less those about to be replaced.
+        """List the live directories whose files belong to another key or are unfit, less those about to be replaced.
 
         `claimed`: files that no marker explains are cleared too. Without a store they are left alone, as without
         a sidecar.
@@ -39,7 +45,7 @@ class Ownership:
             os.path.join(self.live_cache, family.directory)
             for family in stored_families()
             if family.name not in committed
-            and family.scope not in self.own
+            and (family.scope not in self.own or family.name in self.unfit)
             and _has_entries(Path(self.live_cache, family.directory))
         )
 
@@ -55,7 +61,19 @@ def ownership(request: RestoreRequest) -> Ownership:
             own.add("exact")
         if marker.toolchain_key == known.toolchain_key:
             own.add("toolchain")
-    return Ownership(known=known, own=frozenset(own), marked=marker is not None, live_cache=request.live_cache)
+    found = ranks(request.facts)
+    unfit = {
+        family.name
+        for family in stored_families()
+        if family.scope in own and (family.name in request.distrusted or _diverges(request.live_cache, family, found))
+    }
+    return Ownership(
+        known=known,
+        own=frozenset(own),
+        marked=marker is not None,
+        live_cache=request.live_cache,
+        unfit=frozenset(unfit),
+    )
 
 
 def marker_for(request: RestoreRequest, result: RestoreResult) -> LiveMarker:
@@ -67,6 +85,20 @@ def marker_for(request: RestoreRequest, result: RestoreResult) -> LiveMarker:
         host_boot=request.host_boot,
         generations=result.generations,
     )
+
+
+def _diverges(live_cache: str, family: Family, found: Ranks) -> bool:
+    """Say whether an earlier engine of this pod left tactics for some ranks only, or shared by all.
+
+    A container that starts again in its pod would hang on them as on restored ones (`families.left_out_by_ranks`).
+    """
+    if not (family.per_rank or family.leave_out_multi_rank) or (found.total <= 1 and found.all_here):
+        return False
+    try:
+        paths = scan_tree(Path(live_cache, family.directory))
+    except OSError:
+        return True
+    return bool(left_out_by_ranks(family, (path for path in paths if not is_left_out(family, path)), found))
 
 
 def _has_entries(folder: Path) -> bool:

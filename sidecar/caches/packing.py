@@ -18,7 +18,7 @@ from sidecar.caches.manifest import Pack
 from sidecar.caches.packs import PackWriter
 from sidecar.caches.publish_messages import Progress
 from sidecar.caches.snapshot import Snapshot, unchanged
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import Store
 
 # Unpacked bytes of one pack: enough packs of 1 GB to share among four processes, few enough files in the store.
 PACK_BYTES = 64 << 20
@@ -79,7 +79,7 @@ class Packer:
     store's errors.
     """
 
-    def __init__(self, store: DirectoryStore, taken: Snapshot, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, store: Store, taken: Snapshot, on_progress: Callable[[Progress], None]) -> None:
         self._store = store
         self._taken = taken
         self._on_progress = on_progress

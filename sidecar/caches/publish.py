@@ -18,15 +18,16 @@ from sidecar.caches.compaction import Moved, move
 from sidecar.caches.delta import Delta, Digests, compute
 from sidecar.caches.file_table import FileTable
 from sidecar.caches.fingerprint import BOTH, Fingerprint, KeyScope, cuda_majors, fingerprint
-from sidecar.caches.live_file import disk_trouble
+from sidecar.caches.live_file import STAGING_NAME, disk_trouble
 from sidecar.caches.manifest import Manifest, Pack, generation_name, sequence_of
 from sidecar.caches.normalise import ranks
 from sidecar.caches.packing import Packed, Packer
 from sidecar.caches.publish_messages import Progress, PublishOutcome, PublishRequest, PublishResult
 from sidecar.caches.racing import Race
 from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot, Wholeness
-from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
-from sidecar.errors import FormatFromTheFuture, LostRace, StoreDamaged, StoreReadOnly, WarmupError
+from sidecar.caches.store import Checkpoint, Store, no_checkpoint, open_store
+from sidecar.caches.trust import KeyFiles, trust
+from sidecar.errors import FormatFromTheFuture, LostRace, StoreDamaged, StoreReadOnly, Untrusted, WarmupError
 from sidecar.files import in_words
 
 
@@ -66,6 +67,10 @@ def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
         return PublishResult(outcome="disabled", sentence=sentence)
     try:
         store = open_store(request.store, request.store_mode, tools.sleep, tools.checkpoint)
+        store.spool = Path(request.live_cache, STAGING_NAME)
+        store.trust = trust(KeyFiles(request.keys_file, request.signing_file), tools.now)
+        if store.trust and (refused := store.trust.why_not_publish()):
+            return PublishResult(outcome="read_only", sentence=refused)
         known = fingerprint(request.facts, request.live_cache)
         store.sweep_orphans(known)
         for scope in BOTH:
@@ -87,7 +92,7 @@ class _ScopePublish:
         self,
         request: PublishRequest,
         tools: PublishTools,
-        store: DirectoryStore,
+        store: Store,
         known: Fingerprint,
         scope: KeyScope,
         skipped: Counter[str],
@@ -194,6 +199,11 @@ class _ScopePublish:
                 return self._store.read_manifest(self._scope, self._key, name)
             except FormatFromTheFuture:
                 raise
+            except Untrusted as error:
+                # Where a folder can't be renamed, a signature comes into sight after its manifest.
+                young = not error.final and self._store.is_young(self._scope, self._key, name)
+                if not young or not race.may_be_unfinished(name):
+                    raise
             except StoreDamaged:
                 if not race.may_be_unfinished(name):
                     raise

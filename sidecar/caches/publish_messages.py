@@ -20,7 +20,8 @@ class PublishRequest(Message):
     """What a publish needs to know. Files younger than `settle_s` seconds are taken as still being written.
 
     `restored` maps scope to the generation this live cache was restored from (see RestoreResult.generations). `suspects` are
-    packs that were found damaged by that restore: looked at again, and not built on if they are.
+    packs that were found damaged by that restore: looked at again, and not built on if they are. `keys_file` are the public
+    keys that are trusted, `signing_file` is the key to sign with; both empty: signatures are not looked at.
     """
 
     store: str
@@ -32,6 +33,8 @@ class PublishRequest(Message):
     restored: Mapping[str, str] = field(default_factory=dict)
     suspects: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    keys_file: str = ""
+    signing_file: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

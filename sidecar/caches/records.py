@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,16 +15,17 @@ from typing import Any
 
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.manifest import generation_name, sequence_of
-from sidecar.caches.volume import Volume
+from sidecar.caches.medium import Medium
 from sidecar.errors import StoreDamaged, StoreUnavailable, WarmupError
-from sidecar.files import create_folder_exclusively, make_directory, write_durably
 
 VERSION = "v1"
+#: How reports of what engines died of are called; their names are in the order of time.
+DEATHS = "none.killer."
 BOOT_NAME = re.compile(r"(\d{8}-[0-9a-f]{16})\.(ready|died)\.[^/]+\.json")
 
 
-class Records(Volume):
-    """The records of every key in a store's directory."""
+class Records(Medium):
+    """The records of every key in a store."""
 
     def quarantined(self, scope: KeyScope, key: str) -> set[str]:
         """Name the generations of a key that must not be restored."""
@@ -57,6 +57,40 @@ class Records(Volume):
         found = (BOOT_NAME.fullmatch(name) for name in self._names(self._key(scope, key) / "boots"))
         return Counter((one[1], one[2]) for one in found if one)
 
+    def deaths(self, scope: KeyScope, key: str) -> list[dict[str, Any]]:
+        """Read the reports of what engines of a key died of, oldest first; those that can't be read are passed over."""
+        return [record for record in self.boots(scope, key) if record.get("outcome") == "killer"]
+
+    def forget_deaths(self, scope: KeyScope, key: str, keep: int = 0) -> int:
+        """Remove the reports of what engines of a key died of, but for the newest; say how many."""
+        folder = self._key(scope, key) / "boots"
+        names = sorted(name for name in self._names(folder) if name.startswith(DEATHS))
+        gone = names[: max(0, len(names) - keep)]
+        with self._writing("forget a report"):
+            for name in gone:
+                self._remove(folder / name)
+        return len(gone)
+
+    def remember_fallback(self, scope: KeyScope, key: str, name: str, record: Mapping[str, Any]) -> None:
+        """Record once that engines of a key are good with this fallback and were not without; it holds until it is lifted."""
+        self._record(self._key(scope, key) / "fallbacks", name, record)
+
+    def fallbacks(self, scope: KeyScope, key: str) -> list[dict[str, Any]]:
+        """Read the fallbacks that are remembered for a key; those that can't be read are passed over."""
+        folder = self._key(scope, key) / "fallbacks"
+        found = []
+        for name in sorted(self._names(folder)):
+            with contextlib.suppress(StoreDamaged):
+                found.append(self._read(folder / name))
+        return found
+
+    def lift_fallbacks(self, scope: KeyScope, key: str) -> int:
+        """Forget the fallbacks of a key, so that its engines start as they are asked to; say how many there were."""
+        folder = self._key(scope, key) / "fallbacks"
+        names = self._names(folder)
+        with self._writing("lift a fallback"):
+            return sum(self._remove(folder / name) for name in names)
+
     def notes(self, scope: KeyScope, key: str, folder: tuple[str, ...]) -> list[str]:
         """List the names in a folder of a key."""
         return self._names(self._note(scope, key, folder))
@@ -74,9 +108,8 @@ class Records(Volume):
         """Write a small record of a key into a folder of its own, unless somebody has; False then."""
         path = self._note(scope, key, place)
         with self._writing(f"write to {path.parent.name}"):
-            make_directory(path.parent.parent)
             try:
-                create_folder_exclusively(path.parent, path.name, json.dumps(record).encode(), path.parent.parent)
+                self._create_alone(path.parent, path.name, json.dumps(record).encode(), path.parent.parent)
             except FileExistsError:
                 return False
             self._checkpoint(path.name)
@@ -86,13 +119,13 @@ class Records(Volume):
         """Write a small record of a key, whether there is one or not."""
         path = self._note(scope, key, place)
         with self._writing(f"write to {path.parent.name}"):
-            make_directory(path.parent)
-            write_durably(path, json.dumps(record).encode())
+            self._make_folders(path.parent)
+            self._replace(path, json.dumps(record).encode())
 
     def remove_notes(self, scope: KeyScope, key: str, folder: tuple[str, ...]) -> None:
         """Remove a folder of small records of a key; what can't be removed stays."""
         with self._writing("remove a record"):
-            shutil.rmtree(self._note(scope, key, folder), ignore_errors=True)
+            self._remove_folder(self._note(scope, key, folder))
 
     def note_age_s(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> float | None:
         """Give how long ago a record was written, in seconds of the store's own clock; None when there is none.
@@ -102,7 +135,7 @@ class Records(Volume):
         path = self._note(scope, key, place)
         with self._writing("look at its clock"):
             try:
-                return self._time(path.parent) - path.stat().st_mtime
+                return self._age_s(path, path.parent)
             except FileNotFoundError:
                 return None
 
@@ -117,9 +150,7 @@ class Records(Volume):
         released = 0
         with self._writing("take a quarantine back"):
             for path in (folder / "quarantine" / f"{name}.json", *(folder / "boots" / each for each in deaths)):
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
-                    released += 1
+                released += self._remove(path)
         return released > 0
 
     def _note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> Path:

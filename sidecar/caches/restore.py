@@ -6,6 +6,7 @@ Nothing is put into the live cache here (`commit`, or the launcher), and nothing
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches import budget, checking, validity
+from sidecar.caches.bringing import Bringing
 from sidecar.caches.choice import Choice
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
@@ -33,14 +35,17 @@ from sidecar.caches.normalise import ranks
 from sidecar.caches.ownership import SCOPES, Ownership, ownership
 from sidecar.caches.selection import Selection
 from sidecar.caches.staging import StagingArea, bytes_needed
-from sidecar.caches.store import Checkpoint, DirectoryStore, no_checkpoint, open_store
-from sidecar.caches.unpacking import Bad, Unpacking
+from sidecar.caches.store import Checkpoint, Store, no_checkpoint, open_store
+from sidecar.caches.trust import KeyFiles, trust
+from sidecar.caches.unpacking import Bad
 from sidecar.errors import LiveCacheUnusable, WarmupError
 
 # Left free on the live cache's disk besides what is staged: the engine writes there too.
 SPARE_BYTES = 16 * 1024 * 1024
 # Reasons that say nothing bad about what was stored.
 HARMLESS_REASONS = frozenset({"left_out", "excluded", "claimed"})
+# Reasons for which a whole generation was passed over; one that was used after all may be restored in full.
+PASSED_OVER = frozenset({"quarantined", "condemned", "manifest", "unsigned", "untrusted"})
 
 
 def free_bytes(path: Path) -> int:
@@ -62,6 +67,7 @@ class RestoreTools:
 
     clock: Callable[[], float]
     sleep: Callable[[float], None]
+    now: Callable[[], float] = time.time
     on_progress: Callable[[Progress], None] = ignore
     checkpoint: Checkpoint = no_checkpoint
     free: Callable[[Path], int] = free_bytes
@@ -112,6 +118,7 @@ class _Restore:
         staging = request.staging or os.path.join(request.live_cache, STAGING_NAME, request.attempt)
         self.area = StagingArea(Path(staging))
         self.choice: Choice | None = None
+        self._bringing = Bringing(request, self.area, tools.jobs, tools.clock, tools.now)
         self._no_room = ""
 
     def result(self) -> RestoreResult:
@@ -128,6 +135,7 @@ class _Restore:
             return self._nothing("disabled", sentence, claimed=False)
         store = open_store(request.store, request.store_mode, self._tools.sleep)
         tools = self._tools
+        store.trust = trust(KeyFiles(request.keys_file, request.signing_file), tools.now)
         self.choice = Choice(request, store, self._owned.known, tools.clock, tools.sleep, tools.on_progress)
         for scope in self._scopes:
             found = self.choice.choose(scope, self._staged.rejected)
@@ -153,10 +161,16 @@ class _Restore:
     def _kept(self) -> RestoreResult:
         marker = read_marker(self._request.live_cache)
         sweep(self._request.live_cache)
+        clear = self._owned.to_clear((), claimed=False)
+        but = ", ".join(sorted(map(os.path.basename, clear)))
+        kept = "The live cache of this pod's earlier attempt belongs to the same engine and is kept"
         return RestoreResult(
             outcome="kept",
-            sentence="The live cache of this pod's earlier attempt belongs to the same engine and is kept as it is.",
+            sentence=f"{kept} but for {but}, which might make its ranks wait for each other."
+            if clear
+            else f"{kept} as it is.",
             generations=dict(marker.generations) if marker else {},
+            clear=clear,
         )
 
     def _misses_exact(self) -> bool:
@@ -170,7 +184,7 @@ class _Restore:
                 family = BY_NAME.get(name)
                 if family is None or family.scope != scope:
                     self._staged.rejected["unknown_family"] += last - first
-                elif name in self._request.exclude:
+                elif name in self._request.exclude or name in self._request.distrusted:
                     self._staged.rejected["excluded"] += last - first
                 else:
                     rows = array("I", _travelling(family, table, first, last))
@@ -196,7 +210,7 @@ class _Restore:
         self._no_room = f"No room for {names}: {why}"
         return kept
 
-    def _stage(self, store: DirectoryStore, wanted: list[Selection]) -> None:
+    def _stage(self, store: Store, wanted: list[Selection]) -> None:
         self.area.open()
         self._tools.checkpoint("staging opened")
         self._total = sum(files.bytes for files in wanted)
@@ -206,7 +220,8 @@ class _Restore:
                 self.area.link(files.table[row])
                 self._staged_one(files.table[row])
                 links += 1
-        bad = Unpacking(store, self.area, self._tools.jobs, self._staged_one, self._advance).run(wanted)
+        chosen = self._staged.chosen.values()
+        bad = self._bringing.run(store, chosen, wanted, self._staged_one, self._advance)
         self._advance(links, 0)
         self._staged.files = {files.family.name: files.without(bad.get(files.family.name, ())) for files in wanted}
         tables = {files.family.name: files.table for files in wanted}
@@ -290,9 +305,11 @@ class _Restore:
         commit = tuple(self._entry(name) for name in sorted(staged.files))
         outcome = self._outcome(set(rejected) - HARMLESS_REASONS)
         counts = self._counts()
+        said = sentence_for(outcome, staged.chosen, counts, rejected, near, self._no_room)
         return RestoreResult(
             outcome=outcome,
-            sentence=sentence_for(outcome, staged.chosen, counts, rejected, near, self._no_room),
+            sentence=f"{said} {self._bringing.sentence}".rstrip(),
+            sources=self._bringing.sources,
             generations={scope: manifest.name for scope, manifest in staged.chosen.items() if self._has(scope)},
             files=sum(map(len, staged.files.values())),
             bytes=sum(count.bytes for count in counts.values()),
@@ -323,7 +340,7 @@ class _Restore:
         return any(BY_NAME[name].scope == scope for name in self._staged.files)
 
     def _outcome(self, reasons: set[str]) -> RestoreOutcome:
-        if self._has("exact") and not reasons - {"quarantined", "condemned", "manifest"}:
+        if self._has("exact") and not reasons - PASSED_OVER:
             return "hit"
         if self._staged.files:
             return "partial"
@@ -351,5 +368,6 @@ def _with(result: RestoreResult, owned: Ownership, seconds: float, choice: Choic
             "seconds": seconds,
             "claims": choice.give_back(set(generations.values())) if choice else (),
             "waited_s": choice.waited_s if choice else 0.0,
+            "signed": choice.signed if choice else {},
         }
     )

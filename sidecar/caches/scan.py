@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidecar.caches.families import Family, is_kernel, is_left_out, stored_families
-from sidecar.caches.folder_tree import Entry, FolderTree, PackedFolder
+from sidecar.caches.folder_tree import LATEST_NS, Entry, FolderTree, PackedFolder
 
 Tree = Mapping[str, Entry]
 
@@ -72,7 +72,9 @@ def entry_of(entry: os.DirEntry[str]) -> Entry | None:
             return None
     except FileNotFoundError:
         return None
-    return Entry(status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode, target)
+    # Some filesystems keep times beyond what 64 bits hold in ns (the year 2262); for a comparison the end of it will do.
+    mtime_ns = max(-LATEST_NS, min(status.st_mtime_ns, LATEST_NS))
+    return Entry(status.st_size, mtime_ns, status.st_ino, status.st_mode, target)
 
 
 def scan_live_cache(live_cache: Path | str, families: Iterable[Family] | None = None) -> dict[str, FolderTree]:

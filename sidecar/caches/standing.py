@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sidecar.caches.claims import BEAT_S, TTL_S, Claims, Seen
 from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import Store
 from sidecar.errors import WarmupError
 
 #: Who beat within three beats is at work; a client of a network volume sees a beat late, never early.
@@ -51,7 +51,7 @@ class Watch:
     sleep: Callable[[float], None]
 
 
-def standings(store: DirectoryStore, places: Sequence[Place], watch: Watch | None = None) -> dict[Place, Standing]:
+def standings(store: Store, places: Sequence[Place], watch: Watch | None = None) -> dict[Place, Standing]:
     """Judge the claims on what `places` name (scope, key, generation or `first`); those that nobody holds are left out.
 
     A beat that changes while it is watched is a holder at work, whatever clocks say; one that does not change for longer
@@ -66,7 +66,7 @@ def standings(store: DirectoryStore, places: Sequence[Place], watch: Watch | Non
     return judged
 
 
-def _judged(store: DirectoryStore, place: Place, seen: Seen, moved: bool, watched_s: float) -> Standing:
+def _judged(store: Store, place: Place, seen: Seen, moved: bool, watched_s: float) -> Standing:
     age = _age(store, place, seen)
     if moved:
         return Standing(seen.holder, "held", age, 0.0)
@@ -77,7 +77,7 @@ def _judged(store: DirectoryStore, place: Place, seen: Seen, moved: bool, watche
     return Standing(seen.holder, "held" if fresh else "unsure", age, watched_s)
 
 
-def _watched(store: DirectoryStore, found: dict[Place, Seen], watch: Watch) -> tuple[dict[Place, Seen], float]:
+def _watched(store: Store, found: dict[Place, Seen], watch: Watch) -> tuple[dict[Place, Seen], float]:
     """Look again and again until every claim has moved; give those that did as they are now, and the seconds watched."""
     began = watch.clock()
     moved: dict[Place, Seen] = {}
@@ -93,12 +93,12 @@ def _watched(store: DirectoryStore, found: dict[Place, Seen], watch: Watch) -> t
     return moved, watch.clock() - began
 
 
-def _look(store: DirectoryStore, place: Place) -> Seen | None:
+def _look(store: Store, place: Place) -> Seen | None:
     scope, key, what = place
     return Claims(store, scope, key, "").look(what)
 
 
-def _age(store: DirectoryStore, place: Place, seen: Seen) -> float | None:
+def _age(store: Store, place: Place, seen: Seen) -> float | None:
     scope, key, what = place
     try:
         return Claims(store, scope, key, "").age_s(what, seen.epoch)

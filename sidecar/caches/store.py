@@ -1,6 +1,6 @@
 """The store as a directory: names, exclusive creation of generations, packs.
 
-Layout: `v1/<scope>/<key>/{facts.json, HEAD, generations/<name>/manifest.json, boots/<id>.json, quarantine/<name>.json,
+Layout: `v1/<scope>/<key>/{facts.json, HEAD, generations/<name>/manifest.json[.sig], boots/<id>.json, quarantine/<name>.json,
 claims/<what>/<epoch>/{holder,beat}.json}` and `v1/packs/<sha256>.tar.zst`. What goes into a generation is decided in `publish`,
 what comes out of it in `restore`.
 """
@@ -8,23 +8,21 @@ what comes out of it in `restore`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
-import io
-import os
-import shutil
-import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from sidecar.caches import manifest as manifests
 from sidecar.caches.fingerprint import BOTH, Fingerprint, KeyScope, key_of
 from sidecar.caches.manifest import Manifest, Pack
+from sidecar.caches.medium import Checkpoint, PackStream, Parts, no_checkpoint
 from sidecar.caches.publish_messages import StoreMode
 from sidecar.caches.racing import UNSEEN_S
-from sidecar.caches.records import VERSION, Records
-from sidecar.caches.volume import Checkpoint, StoreStream, no_checkpoint
+from sidecar.caches.records import VERSION
+from sidecar.caches.upkeep import MANIFEST, MANIFEST_LIMIT, ORPHAN_S, RECORD_FOLDERS, Upkeep
+from sidecar.caches.volume import Volume
 from sidecar.errors import (
     FileUnreadable,
     LostRace,
@@ -34,57 +32,31 @@ from sidecar.errors import (
     StoreUnavailable,
     WarmupError,
 )
-from sidecar.files import (
-    FILE_MODE,
-    create_folder_exclusively,
-    create_json_exclusively,
-    is_temporary,
-    make_directory,
-    open_plain,
-    open_shared,
-    sync_directory,
-    temporary_name,
-    write_durably,
-)
+from sidecar.files import Content, json_bytes
 
-__all__ = ["Checkpoint", "DirectoryStore", "no_checkpoint", "open_store"]
+if TYPE_CHECKING:
+    from sidecar.caches.signing import Trust
 
-MANIFEST_LIMIT = 512 * 1024 * 1024
-MANIFEST = "manifest.json"
+__all__ = ["Checkpoint", "DirectoryStore", "Store", "no_checkpoint", "open_store"]
+
+SIGNATURE = "manifest.json.sig"
+SIGNATURE_LIMIT = 64 * 1024
 CHUNK = 1 << 20
-# There is something under the name, and it is no file: somebody's doing, which no other try and no waiting changes.
-NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
-ORPHAN_S = 86400.0
-RECORD_FOLDERS = ("boots", "quarantine", "claims", "generations")
 # A folder that is listed late lacks what was published in the last minute: fewer than this.
 UNSEEN_LIMIT = 256
 
 
-def open_store(
-    location: str, mode: StoreMode, sleep: Callable[[float], None], checkpoint: Checkpoint = no_checkpoint
-) -> DirectoryStore:
-    """Open a store by its location. Raises StoreUnavailable when it is not a directory that can be listed."""
-    if "://" in location and not location.startswith("file://"):
-        raise StoreUnavailable(f"The store {location} is not supported by this version; use a directory.")
-    store = DirectoryStore(Path(location.removeprefix("file://")), mode, sleep, checkpoint)
-    store.check()
-    return store
+class Store(Upkeep):
+    """A store, shared by any number of pods, whatever it is kept in.
 
-
-class DirectoryStore(Records):
-    """A store in a directory, shared by any number of pods.
-
-    Every file but HEAD is written once, under a temporary name, and then renamed or linked. Operations raise
+    Everything but HEAD, beats and signatures is written once, and seen whole or not at all. Operations raise
     StoreUnavailable, StoreReadOnly, StoreFull, StoreDamaged or LostRace, never a bare OSError.
     """
 
-    def check(self) -> None:
-        """Make sure that the store's directory is there. Raises StoreUnavailable with a sentence."""
-        with self._reported("open"):
-            if not self._retried(self.root.is_dir):
-                raise StoreUnavailable(
-                    f"The store {self.root} does not exist or is not a directory; mount it, or correct WARMUP_STORE."
-                )
+    #: Whose generations are believed, and who signs what is published here; None: signatures are not looked at.
+    trust: Trust | None = None
+    #: Stores in directories that may hold some of the packs, too, and are asked before this one.
+    fronts: Sequence[Path] = ()
 
     def keys(self, scope: KeyScope) -> list[str]:
         """List the keys of a scope."""
@@ -94,12 +66,7 @@ class DirectoryStore(Records):
         """Give the size of an archive in bytes; None when it is missing."""
         path = self._pack(digest)
         with self._reported("look at a pack"):
-            try:
-                return self._retried(path.stat).st_size
-            except OSError as error:
-                if error.errno in {errno.ENOENT, *NO_FILE}:
-                    return None
-                raise
+            return self._size(path)
 
     def damaged_packs(self, packs: Iterable[Pack], suspects: Collection[str] = ()) -> set[str]:
         """Name the packs that nobody can restore from: missing, of another size, or a suspect with other bytes.
@@ -124,8 +91,7 @@ class DirectoryStore(Records):
         A volume whose clock can't be asked, or that has no such generation any more, has none that is young.
         """
         try:
-            made = self._generation(scope, key, name).stat().st_mtime
-            return abs(self._time(self._pack_folder) - made) < UNSEEN_S
+            return abs(self._age_s(self._generation(scope, key, name), self._pack_folder)) < UNSEEN_S
         except OSError:
             return False
 
@@ -143,7 +109,7 @@ class DirectoryStore(Records):
         """List the names of a key's generations, newest first; names without a manifest may be among them."""
         folder = self._key(scope, key) / "generations"
         names = self._names(folder)
-        if not names and self._is_there(folder) and not folder.is_dir():
+        if not names and self._is_in_the_way(folder):
             raise StoreDamaged(f"{folder} is not a directory; remove it.")
         # A name that nobody could have computed is not ours; believed, its number would be where counting goes on.
         known = {name for name in names if name == manifests.generation_name(scope, key, manifests.sequence_of(name))}
@@ -157,57 +123,110 @@ class DirectoryStore(Records):
         return sorted(known, reverse=True)
 
     def read_manifest(self, scope: KeyScope, key: str, name: str) -> Manifest | None:
-        """Read a generation; None when it has no manifest, as after a publisher that died. Raises StoreDamaged."""
-        path = self._generation(scope, key, name)
-        with self._reported(f"read {path.parent.name}"):
-            try:
-                with self._retried(lambda: open_plain(path, MANIFEST_LIMIT)) as stream:
-                    found = manifests.read(stream)
-            except FileNotFoundError:
-                return None
-            except FileUnreadable as error:
-                raise StoreDamaged(f"Generation {name} can't be used: {error}") from error
-            except OSError as error:
-                if error.errno not in NO_FILE:
-                    raise
-                raise StoreDamaged(f"Generation {name} can't be used ({error.strerror}).") from error
+        """Read a generation; None when it has no manifest, as after a publisher that died.
+
+        Raises StoreDamaged; Untrusted where signatures are looked at and none vouches for every byte of it.
+        """
+        stream = self.open_manifest(scope, key, name)
+        if stream is None:
+            return None
+        with self._reported(f"read {name}"), stream:
+            if self.trust is None:
+                found = manifests.read(stream)
+            else:
+                found = self.trust.read(stream, self.signature(scope, key, name), (scope, key, name))
         if (found.scope, found.key, found.name) != (scope, key, name):
             raise StoreDamaged(f"Generation {name} says that it is {found.scope}/{found.key}/{found.name:.60}.")
         return found
 
+    def open_manifest(self, scope: KeyScope, key: str, name: str) -> BinaryIO | None:
+        """Open the manifest of a generation as it stands there; None when there is none. Raises StoreDamaged."""
+        path = self._generation(scope, key, name)
+        with self._reported(f"read {name}"):
+            try:
+                return self._opened(path, MANIFEST_LIMIT)
+            except FileNotFoundError:
+                return None
+            except FileUnreadable as error:
+                raise StoreDamaged(f"Generation {name} can't be used: {error}") from error
+
+    def signature(self, scope: KeyScope, key: str, name: str) -> bytes | None:
+        """Read the signature of a generation as it stands there; None when there is none."""
+        path = self._generation(scope, key, name).with_name(SIGNATURE)
+        with self._reported("read a signature"):
+            try:
+                with self._opened(path, SIGNATURE_LIMIT) as stream:
+                    return stream.read()
+            except FileNotFoundError:
+                return None
+            except FileUnreadable as error:
+                raise StoreDamaged(str(error)) from error
+
+    def check_signature(self, scope: KeyScope, key: str, name: str) -> None:
+        """Make sure that a trusted key signed a generation of this name, without a look at its manifest.
+
+        Raises Untrusted, StoreDamaged or StoreUnavailable; nothing where signatures are not looked at.
+        """
+        if self.trust is not None:
+            self.trust.checked(self.signature(scope, key, name), (scope, key, name))
+
+    def write_signature(self, scope: KeyScope, key: str, name: str, data: bytes) -> None:
+        """Put a signature beside the manifest of a generation, or in the place of another one."""
+        with self._writing("write a signature"):
+            self._replace(self._generation(scope, key, name).with_name(SIGNATURE), data)
+            self._checkpoint("signature")
+
     def create_generation(self, manifest: Manifest) -> None:
-        """Make a generation visible, whole or not at all. Raises LostRace when its number is taken."""
-        folder = self._generation(manifest.scope, manifest.key, manifest.name).parent
+        """Make a generation visible, whole or not at all; signed where there is a key. Raises LostRace if its number is taken."""
+        digest = hashlib.sha256()
+
+        def lines() -> Iterator[bytes]:
+            nonlocal digest
+            digest = hashlib.sha256()
+            for line in manifests.lines(manifest):
+                digest.update(line)
+                yield line
+
+        place, trust = (manifest.scope, manifest.key, manifest.name), self.trust
+        beside: dict[str, Content] = {}
+        if trust is not None and trust.signs:
+            # Asked for after the manifest was written, and thereby digested.
+            beside[SIGNATURE] = lambda: (trust.signature(place, manifest.parent, digest.hexdigest()),)
+        self.place_generation(place, lines, beside)
+
+    def place_generation(self, place: tuple[str, str, str], manifest: Content, beside: Mapping[str, Content]) -> None:
+        """Make a generation visible, whole or not at all, from its manifest's bytes. Raises LostRace if its number is taken."""
+        folder = self._generation(*place).parent
         with self._writing("publish a generation"):
-            make_directory(folder.parent)
-            make_directory(self._pack_folder)
+            self._make_folders(folder.parent, self._pack_folder)
             self._checkpoint("generation directory")
             try:
-                create_folder_exclusively(folder, MANIFEST, lambda: manifests.lines(manifest), self._pack_folder)
+                self._create_alone(folder, MANIFEST, manifest, self._pack_folder, beside)
             except FileExistsError:
-                raise LostRace(f"Generation {manifest.name} was published by somebody else.") from None
+                raise LostRace(f"Generation {place[2]} was published by somebody else.") from None
             self._checkpoint("manifest")
 
     def write_head(self, manifest: Manifest) -> None:
         """Leave the hint which generation is the newest; it may be stale and nothing depends on it."""
         # The generation is there already: a hint that can't be left must not make a failure of it.
         with contextlib.suppress(StoreUnavailable, StoreReadOnly, StoreFull), self._writing("write HEAD"):
-            write_durably(self._key(manifest.scope, manifest.key) / "HEAD", f"{manifest.name}\n".encode())
+            self._replace(self._key(manifest.scope, manifest.key) / "HEAD", f"{manifest.name}\n".encode())
             self._checkpoint("head")
 
     def write_facts(self, scope: KeyScope, known: Fingerprint) -> None:
         """Record once which facts a key stands for; a record that can't be read, or tells of another key, is replaced."""
-        folder = self._key(scope, known.key(scope))
+        self.place_facts(scope, known.key(scope), known.facts(scope))
+
+    def place_facts(self, scope: KeyScope, key: str, facts: Mapping[str, str]) -> None:
+        """Record once the facts that make a key, which the caller has made sure of."""
+        path = self._key(scope, key) / "facts.json"
         with self._writing("write facts.json"), contextlib.suppress(FileExistsError):
-            make_directory(folder)
-            there = self._is_there(folder / "facts.json")
-            if there and self._facts_of(scope, folder.name) is None:
-                (folder / "facts.json").unlink(missing_ok=True)
+            there = self._is_there(path)
+            if there and self._facts_of(scope, key) is None:
+                self._remove(path)
                 there = False
             if not there:
-                create_json_exclusively(
-                    folder / "facts.json", {"format": 1, "scope": scope, "facts": dict(known.facts(scope))}
-                )
+                self._create(path, json_bytes({"format": 1, "scope": scope, "facts": dict(facts)}))
             self._checkpoint("facts")
 
     def known_facts(self, scope: KeyScope, limit: int) -> Iterator[tuple[str, dict[str, str]]]:
@@ -226,52 +245,17 @@ class DirectoryStore(Records):
         return facts if isinstance(facts, dict) and key_of(scope, facts) == key else None
 
     def add_pack(self, fill: Callable[[BinaryIO], Pack]) -> Pack:
-        """Write an archive under a temporary name, then name it by its digest. `fill` writes it."""
+        """Write an archive, then name it by its digest. `fill` writes it."""
         with self._writing("write a pack"):
-            make_directory(self._pack_folder)
-            temporary = temporary_name(self._pack_folder / "pack")
-            try:
-                with open(temporary, "xb", opener=_shared_with_group) as stream:
-                    self._checkpoint("pack opened")
-                    pack = fill(stream)
-                    stream.flush()
-                    self._checkpoint("pack written")
-                    os.fsync(stream.fileno())
-                # One that is there and whole is left alone: who reads it over a network would lose it (ESTALE).
-                if not self._is_whole(pack):
-                    os.replace(temporary, self._pack(pack.digest))
-            finally:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
-            self._checkpoint("pack renamed")
-            sync_directory(self._pack_folder)
-        return pack
+            return self._write_pack(self._pack_folder, fill, lambda pack: self._pack(pack.digest))
 
-    def _is_whole(self, pack: Pack) -> bool:
-        """Say whether an archive of this digest is in the store already, with the bytes that its name says."""
-        try:
-            with open_plain(self._pack(pack.digest), pack.bytes) as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest() == pack.digest
-        except (OSError, FileUnreadable):
-            return False
-
-    def open_pack(self, digest: str) -> StoreStream:
+    def open_pack(self, digest: str) -> PackStream:
         """Open an archive for reading. Raises StoreDamaged when it is gone."""
-        path = self._pack(digest)
-        with self._reported("open a pack"):
-            try:
-                # A FIFO under this name must not hold the reader for ever.
-                descriptor = self._retried(lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            except FileNotFoundError:
-                raise StoreDamaged(f"The pack {digest[:12]} is missing from the store.") from None
-            except OSError as error:
-                if error.errno not in NO_FILE:
-                    raise
-                raise StoreDamaged(f"The pack {digest[:12]} can't be used ({error.strerror}).") from error
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                raise StoreDamaged(f"The pack {digest[:12]} is not a plain file.")
-            return StoreStream(io.FileIO(descriptor), str(self.root))
+        return self._open_pack(self._pack(digest), digest[:12])
+
+    def pack_parts(self, digest: str) -> AbstractContextManager[Parts]:
+        """Open an archive to be read at any place. Raises StoreDamaged when it is gone."""
+        return self._pack_parts(self._pack(digest), digest[:12])
 
     def sweep_orphans(self, known: Fingerprint | None = None) -> None:
         """Remove what workers that died left under temporary names a day or more ago: archives, and records of these keys.
@@ -279,33 +263,32 @@ class DirectoryStore(Records):
         What can't be removed is left for the next sweep. Raises StoreReadOnly.
         """
         with contextlib.suppress(StoreFull, StoreUnavailable), self._writing("sweep"):
-            make_directory(self._pack_folder)
-            now = self._time(self._pack_folder)
             keys = [self._key(scope, known.key(scope)) for scope in BOTH] if known else []
-            for folder in (self._pack_folder, *keys, *(key / kind for key in keys for kind in RECORD_FOLDERS)):
-                self._sweep(folder, now)
-
-    def _sweep(self, folder: Path, now: float) -> None:
-        for name in filter(is_temporary, self._names(folder)):
-            path = folder / name
-            with contextlib.suppress(FileNotFoundError):
-                if now - path.stat().st_mtime <= ORPHAN_S:
-                    continue
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink()
-
-    def _generation(self, scope: str, key: str, name: str) -> Path:
-        return self.root / VERSION / scope / key / "generations" / name / MANIFEST
-
-    @property
-    def _pack_folder(self) -> Path:
-        return self.root / VERSION / "packs"
-
-    def _pack(self, digest: str) -> Path:
-        return self._pack_folder / f"{digest}.tar.zst"
+            folders = (self._pack_folder, *keys, *(key / kind for key in keys for kind in RECORD_FOLDERS))
+            self._sweep(folders, self._pack_folder, ORPHAN_S)
 
 
-def _shared_with_group(path: str, flags: int) -> int:
-    return open_shared(path, flags, FILE_MODE)
+class DirectoryStore(Volume, Store):
+    """A store in a directory: see `volume` for how it is written."""
+
+
+def open_store(
+    location: str, mode: StoreMode, sleep: Callable[[float], None], checkpoint: Checkpoint = no_checkpoint
+) -> Store:
+    """Open a store by its location: a directory, or a bucket's URL. Raises StoreUnavailable when it can't be listed.
+
+    Of several, separated by commas, the last one is the store; those before it are directories with copies of its packs.
+    """
+    store: Store
+    *fronts, location = location.split(",")
+    if location.startswith(("s3://", "gs://", "az://")):
+        from sidecar.caches.bucket import open_bucket
+
+        store = open_bucket(location, mode, checkpoint)
+    elif "://" in location and not location.startswith("file://"):
+        raise StoreUnavailable(f"The store {location} is none that is known; use a directory, s3://, gs:// or az://.")
+    else:
+        store = DirectoryStore(Path(location.removeprefix("file://")), mode, sleep, checkpoint)
+    store.fronts = [Path(front) for front in fronts]
+    store.check()
+    return store

@@ -13,10 +13,11 @@ from typing import Any
 
 from sidecar.caches.file_table import FileTable, StoredFile
 from sidecar.caches.forks import Lost, spread
+from sidecar.caches.landing import Landing
 from sidecar.caches.packs import PackReader
 from sidecar.caches.selection import Selection
 from sidecar.caches.staging import StagingArea
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import Store
 from sidecar.errors import StoreDamaged, StoreUnavailable
 
 # Below this many bytes a second process costs more than it brings (a fork takes some 5 ms).
@@ -52,18 +53,20 @@ class Unpacking:
     """Stage the files of some packs, each checked against its digest.
 
     `on_file` is called for each staged file when the work is done in this process, as with `jobs` 1; `on_note` for
-    some files and bytes that were staged since the last call.
+    some files and bytes that were staged since the last call. With a `landing`, packs come from there.
     """
 
     def __init__(
         self,
-        store: DirectoryStore,
+        store: Store,
         area: StagingArea,
         jobs: int,
         on_file: Done,
         on_note: Callable[[int, int], None],
+        landing: Landing | None = None,
     ) -> None:
-        self._store = store
+        self._packs: Store | Landing = landing or store
+        self._landing = landing
         self._area = area
         self._jobs = jobs
         self._on_file = on_file
@@ -78,7 +81,11 @@ class Unpacking:
         total = sum(share.size for share in shares)
         jobs = min(self._jobs, len(shares)) if total >= WORTH_BYTES else 1
         bad: Bad = {}
+        if self._landing is not None:
+            self._landing.start(share.pack for share in shares)
         for number, found in self._results(shares, jobs):
+            if self._landing is not None:
+                self._landing.done(shares[number].pack)
             table, rows = shares[number].table, shares[number].rows
             for position, reason in found.items():
                 row = rows[int(position)]
@@ -107,7 +114,7 @@ class Unpacking:
         bad: dict[int, str] = {}
         position = count = size = 0
         try:
-            with closing(self._store.open_pack(share.pack)) as stream:
+            with closing(self._packs.open_pack(share.pack)) as stream:
                 reader = PackReader(stream)
                 for file in map(share.table.__getitem__, share.rows):
                     # Most files are small and lie in what is unpacked already; they need no loop.

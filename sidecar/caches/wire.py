@@ -6,6 +6,7 @@ Which messages there are is said in `messages` and `publish_messages`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -52,10 +53,21 @@ def _decode(hint: Any, value: object, where: str) -> Any:
     if origin is Mapping and isinstance(value, dict):
         return {str(name): _decode(inner[1], item, f"{where}.{name}") for name, item in value.items()}
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return _number(value, where)
     if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     raise ValueError(f"{where} can't be {value!r:.80}.")
+
+
+def _number(value: float, where: str) -> float:
+    """Take what JSON in Python lets through and other readers of a status do not: no number, endless, too large."""
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError(f"{where} can't be {value!r:.80}.")
+    return found
 
 
 def _decode_message(cls: type, value: object, where: str) -> object:

@@ -22,12 +22,22 @@ from sidecar.errors import WarmupError
 
 # What only some tasks need is imported with them: imports are a third of what a publish of little takes.
 if TYPE_CHECKING:
-    from sidecar.caches.messages import BootsRequest, BootsResult, HoldRequest, RecordRequest, RecordResult
+    from sidecar.caches.messages import (
+        BootsRequest,
+        BootsResult,
+        CleanRequest,
+        CleanResult,
+        HoldRequest,
+        RecordRequest,
+        RecordResult,
+    )
 
 #: So many boots that became ready prove a generation; more records would only pile up.
 READY_RECORDS = 3
 #: So many boots that made a generation, and are no proof of it, are kept for what they tell of the engine.
 MADE_RECORDS = 20
+#: So many reports of what engines died of are kept, the newest: what fewer don't tell, more don't either.
+KILLER_RECORDS = 20
 PROGRESS_S = 0.1
 # How soon a process that holds claims notices that the daemon is gone.
 HOLD_LOOK_S = 0.5
@@ -66,8 +76,10 @@ def work(task: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
         wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress)
         return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
-    from sidecar.caches.messages import BootsRequest, RecordRequest, RestoreRequest
+    from sidecar.caches.messages import BootsRequest, CleanRequest, RecordRequest, RestoreRequest
 
+    if task["task"] == "clean":
+        return clean(CleanRequest.from_json(task["request"])).to_json()
     if task["task"] == "record":
         return record(RecordRequest.from_json(task["request"])).to_json()
     if task["task"] == "boots":
@@ -103,19 +115,50 @@ def record(request: RecordRequest) -> RecordResult:
 
     try:
         store = open_store(request.store, "read-write", time.sleep)
-        if request.kind == "boot":
+        if request.kind == "fallback":
+            store.remember_fallback(request.scope, request.key, request.name, request.record)
+        elif request.kind == "boot":
             ends = store.boot_ends(request.scope, request.key)
             if request.record.get("outcome") == "ready" and ends[request.generation, "ready"] >= READY_RECORDS:
+                store.mark_used(request.scope, request.key)
                 return RecordResult()
             made = [name for name in store.notes(request.scope, request.key, ("boots",)) if ".made." in name]
             if request.record.get("outcome") == "made" and len(made) >= MADE_RECORDS:
                 return RecordResult()
             store.record_boot(request.scope, request.key, request.name, request.record)
+            if request.record.get("outcome") == "killer":
+                store.forget_deaths(request.scope, request.key, keep=KILLER_RECORDS)
         else:
             store.quarantine(request.scope, request.key, request.generation, request.record)
     except WarmupError as error:
         return RecordResult(trouble=str(error))
     return RecordResult()
+
+
+def clean(request: CleanRequest) -> CleanResult:
+    """Clean the store up if it is time to; what goes wrong is told in the result."""
+    from sidecar.caches.cleaning import clean as remove
+    from sidecar.caches.messages import CleanResult
+    from sidecar.caches.retention import Limits
+    from sidecar.caches.store import open_store
+    from sidecar.caches.trust import KeyFiles, trust
+
+    limits = Limits(
+        count=request.count,
+        age_s=request.age_s,
+        unused_s=request.unused_s,
+        bytes=request.limit_bytes,
+        grace_s=request.grace_s,
+    )
+    try:
+        store = open_store(request.store, "read-write", time.sleep)
+        store.trust = trust(KeyFiles(request.keys_file, request.signing_file), time.time)
+        # A time to come was written before the store's clock was set back.
+        if 0 <= store.last_cleaned_s() < request.interval_s:
+            return CleanResult()
+        return CleanResult(sentence=remove(store, limits, dry=False, now=time.time).sentence)
+    except WarmupError as error:
+        return CleanResult(sentence=str(error), failed=True)
 
 
 def boots(request: BootsRequest) -> BootsResult:
@@ -125,6 +168,8 @@ def boots(request: BootsRequest) -> BootsResult:
 
     with suppress(WarmupError):
         store = open_store(request.store, "read-only", time.sleep)
+        if request.what == "fallbacks":
+            return BootsResult(records=tuple(store.fallbacks(request.scope, request.key)))
         return BootsResult(records=tuple(store.boots(request.scope, request.key, request.most)))
     return BootsResult()
 

@@ -195,6 +195,7 @@ def _asked(
 async def _bench(settings: config.Settings, asked: Asked, story: Story, view: BenchView) -> None:
     from sidecar.bench.load import Load
     from sidecar.bench.requests import SAFE_VOCABULARY, RequestSource, try_one
+    from sidecar.warmup.collecting import keep_imports
     from sidecar.warmup.prompts import PromptSource
 
     async with connected(settings) as target:
@@ -216,6 +217,7 @@ async def _bench(settings: config.Settings, asked: Asked, story: Story, view: Be
         }
         source = RequestSource(shapes, prompts, target.facts.model, dialect, settings.request_timeout_s)
         story.load = Load(target.engine, asked.plan, source.next, time.monotonic, target.asleep)
+        keep_imports()
         showing = asyncio.create_task(view.follow(story.load, asked.plan, target.name))
         try:
             await story.load.run()

@@ -13,12 +13,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from sidecar.commands.finding import Finding
+from sidecar.commands.key_checks import signatures
 from sidecar.commands.kubernetes_checks import kubernetes
 from sidecar.config import Settings
-from sidecar.errors import DaemonUnreachable, NotSo, ProfileError
+from sidecar.errors import DaemonUnreachable, NotSo, ProfileError, WarmupError
 from sidecar.web.client import DaemonClient, local_url
+
+T = TypeVar("T")
 
 #: A store on a network that hangs must not hang `check` too.
 DEADLINE_S = 20.0
@@ -26,7 +30,18 @@ DEADLINE_S = 20.0
 
 def every_check(settings: Settings) -> Iterator[Finding]:
     """Try everything that the settings name, one after the other."""
-    for check in (_store, _live_cache, _families, _control_dir, _profile, _api_key, _listen, _engine, kubernetes):
+    for check in (
+        _store,
+        signatures,
+        _live_cache,
+        _families,
+        _control_dir,
+        _profile,
+        _api_key,
+        _listen,
+        _engine,
+        kubernetes,
+    ):
         yield from check(settings)
 
 
@@ -38,6 +53,13 @@ def _store(settings: Settings) -> Iterator[Finding]:
             "No store is set (WARMUP_STORE): nothing is restored or published, every start is cold.",
         )
         return
+    *_, last = settings.store.split(",")
+    if "://" in last:
+        yield _within_deadline(lambda: _bucket(settings)) or Finding(
+            "store", "problem", f"{last} does not answer within {DEADLINE_S:g} s; check its endpoint and the network."
+        )
+        return
+    settings = settings.model_copy(update={"store": last})
     advice = "Mount the shared volume there, or name another directory in WARMUP_STORE."
     found = _within_deadline(lambda: _directory(Path(settings.store)))
     if found is None:
@@ -50,6 +72,21 @@ def _store(settings: Settings) -> Iterator[Finding]:
         yield Finding("store", "problem", f"{settings.store} {found}. {advice}")
     else:
         yield _store_access(settings)
+
+
+def _bucket(settings: Settings) -> Finding:
+    from sidecar.caches.bucket import open_bucket
+
+    location = settings.store.rpartition(",")[2]
+    try:
+        store = open_bucket(location, settings.store_mode)
+        store.check()
+        if settings.store_mode == "read-only":
+            return Finding("store", "good", f"{location} can be read; nothing is published (store_mode is read-only).")
+        store.prove_writing()
+    except WarmupError as error:
+        return Finding("store", "problem", str(error))
+    return Finding("store", "good", f"{location} can be read and written, and its server keeps conditional writes.")
 
 
 def _store_access(settings: Settings) -> Finding:
@@ -97,7 +134,7 @@ def _live_cache(settings: Settings) -> Iterator[Finding]:
     elif not network:
         made = "" if place == path else ", and is made at the start"
         yield Finding("live cache", "good", f"{path} is on a local disk ({kind}) and can be written{made}.")
-    if settings.store and _inside(Path(settings.store), path):
+    if settings.store and "://" not in settings.store and _inside(Path(settings.store), path):
         yield Finding(
             "live cache",
             "problem",
@@ -256,12 +293,12 @@ def _key(settings: Settings) -> str | None:
         return None
 
 
-def _within_deadline(question: Callable[[], str]) -> str | None:
+def _within_deadline(question: Callable[[], T]) -> T | None:
     """Ask a question about a filesystem; None past the deadline, and the thread that hangs is left behind."""
     import queue
     import threading
 
-    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[T] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(question()), daemon=True).start()
     try:
         return answers.get(timeout=DEADLINE_S)

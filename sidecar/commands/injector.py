@@ -92,7 +92,8 @@ def command(ctx: click.Context, /, **arguments: Any) -> int:
 def show(file: Any, **arguments: Any) -> int:
     """Print what the webhook would make of the pods in a manifest: Pods, Deployments, Jobs and the like.
 
-    The label is not asked for. Warnings go to standard error; exit code 3 when a pod would stay as it is.
+    The label is not asked for. Warnings go to standard error; exit code 3 when a pod would stay as it is, or when the
+    startupPolicy of a LeaderWorkerSet would keep its pods from ever being ready.
 
     \b
     Example:
@@ -109,6 +110,9 @@ def show(file: Any, **arguments: Any) -> int:
     except yaml.YAMLError as error:
         raise UsageError(f"{file.name} is not valid YAML: {' '.join(str(error).split())}.") from None
     for document in documents:
+        if deadlock := _deadlock(document):
+            click.echo(f"{document.get('kind')} {_named(document)}: {deadlock}", err=True)
+            code = EXIT_NOT_SO
         for holder, field in _pods(document):
             made = inject(holder[field] if field else holder, options, families.environment("{live}"), __version__)
             for warning in made.warnings:
@@ -191,6 +195,18 @@ def _pods(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
             else:
                 stack.append(value)
     return found
+
+
+def _deadlock(document: dict[str, Any]) -> str:
+    """Say why a LeaderWorkerSet would never start; its pods, which the webhook sees, don't tell."""
+    from sidecar.kube.group import never
+
+    spec = document.get("spec")
+    if document.get("kind") != "LeaderWorkerSet" or not isinstance(spec, dict):
+        return ""
+    size = (spec.get("leaderWorkerTemplate") or {}).get("size")
+    late = spec.get("startupPolicy") == "LeaderReady"
+    return never(size) if late and isinstance(size, int) and size > 1 else ""
 
 
 def _named(document: dict[str, Any]) -> str:

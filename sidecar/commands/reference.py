@@ -85,10 +85,6 @@ def _settings() -> Rows:
     return rows
 
 
-def _not_yet() -> Rows:
-    return [(_code(name), meaning) for name, meaning in config.NOT_YET.items()]
-
-
 def _commands() -> Rows:
     # The command line is above this room, and knows its commands better than a copy here would.
     import click
@@ -231,7 +227,6 @@ REFERENCES: tuple[Reference, ...] = (
     Reference("commands", ("command", "meaning"), _commands),
     Reference("exit codes", ("code", "meaning"), lambda: [(str(code), meaning) for code, meaning in EXIT_CODES]),
     Reference("settings", ("variable", "flag", "default", "meaning"), _settings),
-    Reference("settings not yet", ("variable", "in this version"), _not_yet),
     Reference("endpoints", ("path", "methods", "codes", "meaning"), _endpoints),
     Reference("control calls", ("method", "path", "meaning"), _calls),
     Reference(

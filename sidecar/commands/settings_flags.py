@@ -39,8 +39,10 @@ def default_text(field: str) -> str:
 
 def words_of(field: str) -> tuple[str, ...]:
     """List the words a setting may be, or nothing when it is not a choice of words."""
-    annotation = config.Settings.model_fields[field].annotation
-    return tuple(str(word) for word in get_args(annotation) if isinstance(word, str))
+    info = config.Settings.model_fields[field]
+    if isinstance(info.json_schema_extra, dict) and isinstance(listed := info.json_schema_extra.get("enum"), list):
+        return tuple(map(str, listed))
+    return tuple(str(word) for word in get_args(info.annotation) if isinstance(word, str))
 
 
 def settings_options(*fields: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

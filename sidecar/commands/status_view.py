@@ -19,6 +19,9 @@ from sidecar.web import words
 #: As many events as fit below the tables on one screen.
 EVENTS_SHOWN = 8
 
+#: Prompts of a golden check that went wrong; the JSON has all of them.
+WRONG_SHOWN = 5
+
 #: Characters of one cell; a sentence may quote an error.
 LONGEST = 2000
 
@@ -44,6 +47,7 @@ def tables(found: Mapping[str, Any]) -> list[RenderableType]:
     grids = (
         _engine(found),
         _parts(found),
+        _wrong(found),
         _timeline(found),
         _steps(found),
         _kernels(found),
@@ -81,6 +85,8 @@ def _engine(found: Mapping[str, Any]) -> Grid:
         )
         if engine.get(name) not in (None, "", {}, [])
     ]
+    if fallback := _mapping(engine.get("fallback")):
+        rows.append(("fallback", f"{fallback.get('change')} ({fallback.get('number')} of {fallback.get('of')})"))
     if engine.get("kv_cache_usage") is not None:
         rows.append(("KV cache in use", words.percent(engine["kv_cache_usage"])))
     if (room := _mapping(engine.get("kv_cache")).get("sentence")) is not None:
@@ -107,6 +113,12 @@ def _parts(found: Mapping[str, Any]) -> Grid:
 
 
 _TITLES = {"restore": "restore", "warmup": "warm-up", "golden": "output check", "publish": "publish"}
+
+
+def _wrong(found: Mapping[str, Any]) -> Grid:
+    failed = map(_mapping, _list(_mapping(_mapping(found.get("golden")).get("golden")).get("failed"))[:WRONG_SHOWN])
+    rows = [tuple(str(one.get(name, "")) for name in ("name", "way", "reason", "expected", "got")) for one in failed]
+    return Grid("Prompts that went wrong", ("prompt", "sent", "why", "expected", "got"), rows)
 
 
 def _timeline(found: Mapping[str, Any]) -> Grid:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +14,22 @@ import click
 
 from sidecar.commands.numbers import Number
 from sidecar.commands.settings_flags import loaded
+from sidecar.commands.store_exchange import bring, export, progress
+from sidecar.commands.store_gc import gc
+from sidecar.commands.store_given import JSON, STORE, opened
+from sidecar.commands.store_keys import keygen, sign
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from sidecar.caches.fingerprint import Fingerprint, KeyScope
     from sidecar.caches.inspection import Listed
-    from sidecar.caches.messages import StoreMode
     from sidecar.caches.standing import Watch
-    from sidecar.caches.store import DirectoryStore
+    from sidecar.caches.store import Store
 
 #: A person waits for the answer: more keys are compared than within a restore's budget.
 MOST_KEYS = 10_000
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_STORE = click.option("--store", "location", default="", metavar="DIRECTORY", help="The store; default: WARMUP_STORE.")
+_HEADS = ("scope", "key", "generation", "state", "files", "unpacked", "packed", "boots", "published (UTC)")
+_RIGHT = frozenset({"files", "unpacked", "packed"})
 _WATCH = click.option(
     "--watch",
     "watch_s",
@@ -53,9 +54,9 @@ def command() -> None:
 
 
 @command.command("ls")
-@_STORE
+@STORE
 @_WATCH
-@_JSON
+@JSON
 def ls(location: str, watch_s: float, as_json: bool) -> int:
     """List all generations: scope, key, state, files, sizes, boots, and which pods try or make one.
 
@@ -65,13 +66,16 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
       warmup-sidecar store ls --watch 40
     """
     from sidecar.caches.inspection import listed
+    from sidecar.commands.golden_life import show_remembered
     from sidecar.commands.tables import Grid, make_console, table
     from sidecar.web import words
 
-    found = listed(_open(location, None), _watch(watch_s))
+    store = opened(location, None, trusting=True)
+    found = listed(store, _watch(watch_s))
     if as_json:
         click.echo(json.dumps([each.to_json() for each in found], indent=1))
         return EXIT_OK
+    show_remembered(store)
     if not found:
         click.echo("The store is empty: nothing was published to it yet.")
         return EXIT_OK
@@ -89,9 +93,7 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
         )
         for each in found
     ]
-    heads = ("scope", "key", "generation", "state", "files", "unpacked", "packed", "boots", "published (UTC)")
-    right = frozenset({"files", "unpacked", "packed"})
-    make_console().print(table(Grid("", heads, rows, right, frozenset({"state"}))))
+    make_console().print(table(Grid("", _HEADS, rows, _RIGHT, frozenset({"state"}))))
     for each in found:
         for said in filter(None, (each.detail, _claim(each))):
             click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {said}")
@@ -100,9 +102,9 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
 
 @command.command("show")
 @click.argument("generation")
-@_STORE
+@STORE
 @_WATCH
-@_JSON
+@JSON
 def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
     """Show one generation: its state, families, archives, and whom it builds on. The beginning of a key or name will do.
 
@@ -114,7 +116,7 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
     from sidecar.commands.tables import Grid, make_console, table
     from sidecar.web import words
 
-    store = _open(location, None)
+    store = opened(location, None)
     scope, key, name = find(store, generation)
     manifest = store.read_manifest(scope, key, name)
     if manifest is None:
@@ -142,10 +144,10 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
 
 @command.command("verify")
 @click.option("--deep", is_flag=True, help="Read every archive and check the digest of every file.")
-@_STORE
-@_JSON
+@STORE
+@JSON
 def verify(deep: bool, location: str, as_json: bool) -> int:
-    """Check that the store is whole; exit 3 and name what is not.
+    """Check that the store is whole, and signed where WARMUP_TRUSTED_KEYS_FILE is set; exit 3 and name what is not.
 
     \b
     Example:
@@ -153,9 +155,9 @@ def verify(deep: bool, location: str, as_json: bool) -> int:
     """
     from sidecar.caches.inspection import verify as check
 
-    store = _open(location, "read-only")
+    store = opened(location, "read-only", trusting=True)
     if deep and not as_json:
-        with _progress() as advance:
+        with progress("reading archives") as advance:
             findings = list(check(store, deep, advance))
     else:
         findings = list(check(store, deep))
@@ -166,6 +168,8 @@ def verify(deep: bool, location: str, as_json: bool) -> int:
             click.echo(f"{each.where}: {each.sentence}")
     else:
         click.echo("Every archive is there in its right size." if not deep else "Every byte is what was published.")
+        if store.trust is not None:
+            click.echo("Every generation is signed by a trusted key.")
     return EXIT_NOT_SO if findings else EXIT_OK
 
 
@@ -176,8 +180,8 @@ def verify(deep: bool, location: str, as_json: bool) -> int:
     type=click.Path(path_type=Path),
     help="facts.json of an attempt; default: the newest, or what the last run left in the live cache.",
 )
-@_STORE
-@_JSON
+@STORE
+@JSON
 def explain(file: Path | None, location: str, as_json: bool) -> int:
     """Say fact by fact why an engine's caches were a miss, against the nearest key in the store; exit 3 for a miss.
 
@@ -190,7 +194,7 @@ def explain(file: Path | None, location: str, as_json: bool) -> int:
     from sidecar.commands.given_facts import given_facts
 
     given = given_facts(file, loaded({}).settings)
-    store = _open(location, "read-only")
+    store = opened(location, "read-only", trusting=True)
     known = fingerprint(given.facts, str(given.live_cache))
     result = {scope: _compared(store, known, scope) for scope in SCOPES}
     if as_json:
@@ -244,7 +248,7 @@ def _watch(seconds: float) -> Watch | None:
     return Watch(seconds, time.monotonic, time.sleep) if seconds else None
 
 
-def _compared(store: DirectoryStore, known: Fingerprint, scope: KeyScope) -> dict[str, Any]:
+def _compared(store: Store, known: Fingerprint, scope: KeyScope) -> dict[str, Any]:
     from sidecar.caches.choice import usable
     from sidecar.caches.explain import nearest
 
@@ -286,7 +290,7 @@ def _print_comparison(scope: str, found: dict[str, Any]) -> None:
 @command.command("quarantine")
 @click.argument("generation")
 @click.option("--reason", required=True, help="Why it must not be used; shown to whoever asks.")
-@_STORE
+@STORE
 def quarantine(generation: str, reason: str, location: str) -> int:
     """Keep a generation from being restored or built on again. Pods that run on it are not touched.
 
@@ -296,7 +300,7 @@ def quarantine(generation: str, reason: str, location: str) -> int:
     """
     from sidecar.caches.inspection import find
 
-    store = _open(location, "read-write")
+    store = opened(location, "read-write")
     scope, key, name = find(store, generation)
     if name in store.quarantined(scope, key):
         known = store.quarantine_record(scope, key, name).get("reason", "no reason given")
@@ -309,7 +313,7 @@ def quarantine(generation: str, reason: str, location: str) -> int:
 
 @command.command("unquarantine")
 @click.argument("generation")
-@_STORE
+@STORE
 def unquarantine(generation: str, location: str) -> int:
     """Let a quarantined or condemned generation be used again.
 
@@ -319,7 +323,7 @@ def unquarantine(generation: str, location: str) -> int:
     """
     from sidecar.caches.inspection import find
 
-    store = _open(location, "read-write")
+    store = opened(location, "read-write")
     scope, key, name = find(store, generation)
     if not store.release(scope, key, name):
         click.echo(f"Generation {name} of {scope} key {key} was neither quarantined nor condemned.")
@@ -328,24 +332,38 @@ def unquarantine(generation: str, location: str) -> int:
     return EXIT_OK
 
 
-def _open(location: str, mode: StoreMode | None) -> DirectoryStore:
-    """Open the store; without a mode as the settings have it. Only asking its clock writes then, see `standing`."""
-    from sidecar.caches.store import open_store
+@command.command("killers")
+@click.argument("key")
+@click.option("--forget", is_flag=True, help="Forget what is listed, so that the next warm-ups send it again.")
+@STORE
+@JSON
+def killers(key: str, forget: bool, location: str, as_json: bool) -> int:
+    """List the warm-up traffic that engines of a key died of, as their pods reported it. The beginning of a key will do.
 
-    given = loaded({})
-    where = location or given.settings.store
-    if not where:
-        wrong = "".join(f" {problem}" for problem in given.problems if "store" in str(problem).lower())
-        raise UsageError(f"No store is named: give --store DIRECTORY, or set WARMUP_STORE.{wrong}")
-    return open_store(where, mode or given.settings.store_mode, time.sleep)
+    \b
+    Example:
+      warmup-sidecar store killers 60e1c2 --forget
+    """
+    from sidecar.warmup.reported import listed
+
+    store = opened(location, "read-write" if forget else None)
+    keys = [each for each in store.keys("exact") if each.startswith(key)]
+    if len(keys) != 1:
+        what = f"is the beginning of {len(keys)} keys" if keys else "begins no key of scope exact"
+        raise UsageError(f"{key} {what}; `warmup-sidecar store ls` lists them.")
+    found = listed(store.deaths("exact", keys[0]))
+    if as_json:
+        click.echo(json.dumps([{"burst": name, "pod": pod, "at": at} for name, pod, at in found], indent=1))
+    for name, pod, at in () if as_json else found:
+        click.echo(f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(at))} UTC, pod {pod[:8]}: {name}")
+    if forget:
+        store.forget_deaths("exact", keys[0])
+    if not as_json and not found:
+        click.echo("No pod reported that an engine of this key died of warm-up traffic.")
+    elif not as_json and forget:
+        click.echo("Forgotten: the next warm-ups send it again.")
+    return EXIT_OK
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar over bytes on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress
-
-    with Progress("{task.description}", BarColumn(), DownloadColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("reading archives", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+for each in (gc, keygen, sign, export, bring):
+    command.add_command(each)

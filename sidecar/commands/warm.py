@@ -112,6 +112,7 @@ def _live_cache(found: config.Loaded) -> Path | None:
 
 async def _warm(settings: config.Settings, live_cache: Path | None, story: Story, view: WarmView) -> None:
     from sidecar.warmup.attempts import WarmPolicy
+    from sidecar.warmup.collecting import keep_imports
     from sidecar.warmup.runner import WarmupRunner
 
     async with connected(settings) as target:
@@ -122,6 +123,7 @@ async def _warm(settings: config.Settings, live_cache: Path | None, story: Story
         rng = random.Random(secrets.randbits(64))
         evidence = _evidence(live_cache)
         runner = WarmupRunner(target.engine, story.plan, evidence, policy, time.monotonic, rng, target.asleep)
+        keep_imports()
         story.result = await runner.run(_both(story, view.update))
 
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import urllib.parse
 from pathlib import Path
-from typing import Literal
 
 import pydantic
 from pydantic import Field
 
 from sidecar.config.group import Group
+
+#: The words of WARMUP_ENGINE: one for each file of an engine, so that whoever adds one lists it nowhere.
+ENGINES = (
+    "auto",
+    *sorted(file.stem for file in (Path(__file__).parents[1] / "engines" / "adapters").glob("[a-z]*.py")),
+)
 
 
 class EngineSettings(Group):
@@ -23,7 +28,16 @@ class EngineSettings(Group):
         pattern=r"^https?://[^/\s]+$",
         description="Where the engine answers: scheme, host and port, no path.",
     )
-    engine: Literal["auto", "vllm"] = Field("auto", description="Which engine it is; `auto` asks the port.")
+    engine: str = Field(
+        "auto",
+        description="Which engine it is; `auto` goes by its command line, then by what the port answers.",
+        json_schema_extra={"enum": list(ENGINES)},
+    )
+    consume_metrics: bool = Field(
+        False,
+        description="Read TensorRT-LLM's JSON `/metrics` where it has no Prometheus metrics; what is read there is gone for "
+        "every other reader.",
+    )
     api_key_file: Path | None = Field(None, description="File with the engine's API key; re-read when it changes.")
     model: str = Field("", description="Served model name to send traffic to; empty: the first that /v1/models lists.")
     image: str = Field(
@@ -54,6 +68,13 @@ class EngineSettings(Group):
         except ValueError:
             raise ValueError("the port must be a number up to 65535") from None
         return value
+
+    @pydantic.field_validator("engine")
+    @classmethod
+    def _known_engine(cls, value: str) -> str:
+        if value.lower() not in ENGINES:
+            raise ValueError(f"must be one of {', '.join(ENGINES)}")
+        return value.lower()
 
     @pydantic.field_validator("control_dir")
     @classmethod

@@ -6,6 +6,7 @@ What a setting means is declared in its group.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 PREFIX = "WARMUP_"
 FILE_VARIABLE = "WARMUP_CONFIG"
@@ -13,7 +14,6 @@ FILE_VARIABLE = "WARMUP_CONFIG"
 FOREIGN = frozenset({FILE_VARIABLE, "WARMUP_DEMO_PIP_ARGS", "WARMUP_TEST_SCREENSHOTS", "WARMUP_ATTEMPT"})
 #: What a launcher without a sidecar goes by, such as WARMUP_LAUNCHER_WAIT_S; in child mode both see one environment.
 LAUNCHER_PREFIX = "WARMUP_LAUNCHER_"
-TRUSTED_KEYS_VARIABLE = "WARMUP_TRUSTED_KEYS_FILE"
 #: What counts instead of a value that can't be used, where the default would do what nobody asked for.
 CAREFUL = {"store_mode": "read-only"}
 
@@ -22,10 +22,7 @@ CAREFUL = {"store_mode": "read-only"}
 SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT)(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
 
 #: Names reserved for later versions, with what this version does when they are set.
-NOT_YET = {
-    "WARMUP_TRUSTED_KEYS_FILE": "signatures are not checked by this version, so the store is not used at all",
-    "WARMUP_GOLDEN": "this version checks for degenerate output only",
-}
+NOT_YET: Mapping[str, str] = {}
 
 
 def variable(field: str) -> str:

@@ -21,7 +21,6 @@ from sidecar.config.names import (
     NOT_YET,
     PREFIX,
     SERVICE_LINK,
-    TRUSTED_KEYS_VARIABLE,
     variable,
 )
 from sidecar.config.settings import Settings
@@ -79,8 +78,9 @@ def load(environment: Mapping[str, str], flags: Mapping[str, str] | None = None)
             if field in CAREFUL:
                 values[field], sources[field] = CAREFUL[field], f"{source}, not usable"
     settings = Settings.model_validate(values)
-    asked = any("trusted_keys_file" in layer for _, layer in layers) or bool(environment.get(TRUSTED_KEYS_VARIABLE))
-    if settings.store and asked:
+    # Who asked for signatures, in whatever way, must not be served without.
+    asked = any(layer.get("trusted_keys_file") is not None for _, layer in layers)
+    if settings.store and settings.trusted_keys_file is None and asked:
         settings = settings.model_copy(update={"store": ""})
     return Loaded(settings, tuple(problems), sources)
 
@@ -105,7 +105,7 @@ def _check_one(field: str, raw: Any, source: str) -> Problem | None:
 
 def _shown(field: str, raw: Any) -> str:
     """Show a value that can't be used, unless it may hold a password."""
-    return "" if field == "engine_url" else f"={raw!r:.100}"
+    return "" if field in ("engine_url", "fallbacks") else f"={raw!r:.100}"
 
 
 def _default(field: str) -> str:

@@ -5,14 +5,16 @@ The traffic itself is described by profiles, not by settings.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, get_args
 
 import pydantic
 from pydantic import Field
 
+from sidecar.config.fallbacks import Change, changes
 from sidecar.config.group import Group
 
-GoldenPolicy = Literal["retry-cold", "hold", "serve"]
+GoldenPolicy = Literal["retry-cold", "fallback", "hold", "serve"]
 
 
 class WarmupSettings(Group):
@@ -43,13 +45,50 @@ class WarmupSettings(Group):
         description="`once`: an engine that started cold is restarted before it takes traffic, once its caches are published, "
         "because compiling leaves its KV cache smaller until then. Needs the launcher.",
     )
+    golden: Path | None = Field(
+        None,
+        description="Golden file or directory (`warmup-sidecar golden record` makes one): output is compared with it before "
+        "traffic comes. Without it only degenerate output is found.",
+    )
+    golden_timeout_s: float = Field(
+        300,
+        gt=0,
+        le=7200,
+        description="Cap of one comparison with the golden file. 5 minutes: a busy CPU engine answers 32 prompts in one.",
+    )
     on_golden_failed: str = Field(
         "retry-cold,hold",
-        description="What to do about degenerate output, tried in order: `retry-cold`, `hold`, `serve`.",
+        description="What to do about bad output, tried in order: `retry-cold` (quarantine the generation, start with empty "
+        "caches), `fallback` (restart the engine with the next of `WARMUP_FALLBACKS`), `hold`, `serve` (flagged).",
+    )
+    fallbacks: str = Field(
+        "",
+        description="Changes of the engine's command, tried in order by the policy `fallback`, separated by `;`: "
+        "`--option value` and `NAME=value` set or replace, `!--option`, `!--option *` (with its value) and `!NAME` remove. "
+        "Such as `--kv-cache-dtype auto; VLLM_USE_DEEP_GEMM=0`. Needs the launcher.",
+    )
+    sample_output_s: float = Field(
+        0,
+        ge=0,
+        le=86400,
+        description="While the pod serves and its engine has room, one short request looks for degenerate output as often as "
+        "this; twice in a row withdraws traffic and checks all. 0: never.",
     )
     on_unwarmed: Literal["serve", "hold"] = Field(
         "serve", description="Whether a pod whose warm-up failed or ran out of budget takes traffic (flagged) or not."
     )
+
+    @pydantic.field_validator("fallbacks", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        whole = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return "; ".join(value) if isinstance(value, list) and whole else value
+
+    @pydantic.field_validator("fallbacks")
+    @classmethod
+    def _known_changes(cls, value: str) -> str:
+        changes(value)
+        return value
 
     @pydantic.field_validator("on_golden_failed")
     @classmethod
@@ -66,3 +105,8 @@ class WarmupSettings(Group):
     def golden_policies(self) -> tuple[str, ...]:
         """Give the policies of `on_golden_failed` in the order in which they are tried."""
         return tuple(self.on_golden_failed.split(","))
+
+    @property
+    def fallback_changes(self) -> tuple[Change, ...]:
+        """Give the changes of `fallbacks` in order; none where no policy asks for them."""
+        return changes(self.fallbacks) if "fallback" in self.golden_policies else ()

@@ -134,14 +134,14 @@ def make_supervisor(pod: Pod, child: Child | None) -> Supervisor:
     """Make the supervisor of a pod; `child` is there when the daemon starts the engine itself."""
     settings = pod.settings
     return Supervisor(
-        Snapshot(pod.mode),
+        Snapshot(pod.mode, fallbacks=tuple(change.text for change in settings.fallback_changes)),
         Policy(settings.on_unwarmed, settings.golden_policies),
         PodActivities(pod, child),
         Teller(pod),
         {
             "restore": restoring.deadline(settings.restore_timeout_s + settings.single_flight_s),
             "warm": settings.warm_budget_s + settings.kv_release_s + warming.GRACE_S,
-            "verify": settings.request_timeout_s + warming.GRACE_S + renewal.deadline(settings),
+            "verify": warming.check_deadline_s(settings) + renewal.deadline(settings),
         },
     )
 
@@ -161,6 +161,7 @@ def _launcher_settings(settings: Settings, live: str, mode: Mode) -> LauncherSet
         look_s=settings.unmanaged_interval_s,
         extra_roots=settings.watched_roots,
         not_caches=unmanaged.not_caches(),
+        fallbacks=tuple(change.to_json() for change in settings.fallback_changes),
     )
 
 

@@ -114,7 +114,7 @@ class Cluster:
         was_ready = before.phase is Phase.READY
         if gate.open and not was_ready:
             self._purse.open()
-            self.announce(events.READY_BY_POLICY if gate.flagged else events.ENGINE_WARM, gate.sentence)
+            self.announce(events.READY_BY_POLICY if after.unproven else events.ENGINE_WARM, gate.sentence)
         elif was_ready and not gate.open and after.phase is not Phase.STOPPED and not after.drained_by:
             self.announce(events.WITHDRAWN, gate.sentence)
         elif after.phase is Phase.SUSPENDED:

@@ -26,11 +26,11 @@ from sidecar.daemon.own_facts import image_fact, own_facts, places
 from sidecar.engines.watcher import EngineWatcher, Observation
 from sidecar.errors import ListenFailed, NotSo, WarmupError
 from sidecar.gpu.reader import GpuReader
-from sidecar.lifecycle import Mode, Phase
+from sidecar.lifecycle import Mode, Phase, output
 from sidecar.logs import get_logger
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor import Supervisor, growth, handover, progress, restoring
+from sidecar.supervisor import Supervisor, fallbacks, growth, handover, progress, restoring, sampling
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.gpu_watch import GpuWatch
 from sidecar.supervisor.observers import AttemptObserver, EngineObserver
@@ -92,12 +92,7 @@ class Daemon:
         if not self._once:
             await self._open_port(board, metrics)
         pod = assembly.make_pod(self._settings, self._mode, board, metrics, len(self._problems))
-        for problem in self._problems:
-            pod.degrade(str(problem))
-        known = {family.name for family in families.stored_families()}
-        for name in self._settings.excluded_families:
-            if name not in known:
-                pod.degrade(f"WARMUP_EXCLUDE_FAMILIES: {name} is no cache family; `warmup-sidecar check` lists them.")
+        self._tell_problems(pod)
         assembly.take_live_cache(pod)
         trouble = assembly.take_control(pod)
         if self._mode is Mode.CHILD:
@@ -117,7 +112,8 @@ class Daemon:
             gc.freeze()
             self._start("unmanaged caches", lambda: growth.watch(pod))
             self._start("usage", UsageWatch(pod).run)
-            self._start("progress", lambda: progress.watch(pod))
+            self._start("output samples", lambda: sampling.watch(pod, supervisor.post))
+            self._start("progress", lambda: progress.watch(pod, supervisor.post))
             self._start("control", lambda: self._watch_control(pod, supervisor, trouble))
             return await supervisor.run()
         finally:
@@ -180,7 +176,10 @@ class Daemon:
         proven = pod.control.read_proven() if pod.control is not None else None
         if proven is not None and seen is not None and seen.state == "up" and seen.identity == proven.identity:
             pod.restored_attempt = proven.attempt
-            return lifecycle.Started(adoptable=proven.identity, attempt=proven.attempt, generation=proven.generation)
+            number = fallbacks.number_of(pod, proven.fallback)
+            return lifecycle.Started(
+                adoptable=proven.identity, attempt=proven.attempt, generation=proven.generation, fallback=number
+            )
         if self._mode is Mode.BESIDE and pod.control is not None and not self._once:
             if earlier := handover.left(pod.control.path, pod.host_boot):
                 restoring.take_over(pod, earlier)
@@ -266,7 +265,26 @@ class Daemon:
             supervisor.post(lifecycle.RewarmAsked())
             return "Warming up again; the pod is not ready meanwhile."
 
-        self._calls = await serve_control(board, Actions(drain=drain, rewarm=rewarm), control)
+        def check() -> str:
+            if supervisor.snapshot.phase not in (Phase.READY, Phase.SUSPENDED):
+                raise NotSo(
+                    f"The pod is {supervisor.snapshot.phase.value}; its output is checked before it is ready anyway, or "
+                    "after `warmup-sidecar rewarm`."
+                )
+            if not output.is_checkable(supervisor.snapshot):
+                raise NotSo(f"The output can't be checked now: {board.gate.sentence}")
+            supervisor.post(lifecycle.CheckAsked())
+            return "Checking the output; the pod is not ready meanwhile."
+
+        self._calls = await serve_control(board, Actions(drain=drain, rewarm=rewarm, check=check), control)
+
+    def _tell_problems(self, pod: Pod) -> None:
+        for problem in self._problems:
+            pod.degrade(str(problem))
+        known = {family.name for family in families.stored_families()}
+        for name in self._settings.excluded_families:
+            if name not in known:
+                pod.degrade(f"WARMUP_EXCLUDE_FAMILIES: {name} is no cache family; `warmup-sidecar check` lists them.")
 
     async def _open_startup(self, pod: Pod, supervisor: Supervisor) -> None:
         """Let the engine's container start: at once with the launcher, else when restore has settled or is given up."""

@@ -1,6 +1,7 @@
 """Learn from an engine's command line and environment what its endpoints don't tell.
 
-Only vLLM's flags are known here (vllm/engine/arg_utils.py and its command line documentation, 0.6 to 0.33).
+vLLM's flags are here (vllm/engine/arg_utils.py and its command line documentation, 0.6 to 0.33); those of other engines
+are in their files in `adapters/`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FACTORS = {"": 1} | {
 }
 
 
-def _number(text: str) -> int | None:
+def number(text: str) -> int | None:
     match = _NUMBER.fullmatch(text)
     return int(float(match[1]) * _FACTORS[match[2]]) if match else None
 
@@ -71,11 +72,11 @@ FLAGS: Mapping[str, Flag] = {
     "--model": Flag("root"),
     "--served-model-name": Flag("model", takes="first"),
     "--host": Flag("host"),
-    "--port": Flag("port", _number),
-    "--max-model-len": Flag("max_model_len", _number),
-    "--max-num-seqs": Flag("max_num_seqs", _number),
-    "--max-num-batched-tokens": Flag("max_num_batched_tokens", _number),
-    "--block-size": Flag("block_size", _number),
+    "--port": Flag("port", number),
+    "--max-model-len": Flag("max_model_len", number),
+    "--max-num-seqs": Flag("max_num_seqs", number),
+    "--max-num-batched-tokens": Flag("max_num_batched_tokens", number),
+    "--block-size": Flag("block_size", number),
     "--kv-cache-dtype": Flag("kv_cache_dtype"),
     "--quantization": Flag("quantization"),
     "-q": Flag("quantization"),
@@ -83,23 +84,23 @@ FLAGS: Mapping[str, Flag] = {
     "--api-key": Flag("api_key", takes="secret"),
     "--ssl-keyfile": Flag("tls", lambda text: bool(text) or None),
     "--enable-lora": Flag("enable_lora", takes="switch"),
-    "--max-loras": Flag("max_loras", _number),
-    "--max-lora-rank": Flag("max_lora_rank", _number),
+    "--max-loras": Flag("max_loras", number),
+    "--max-lora-rank": Flag("max_lora_rank", number),
     "--lora-modules": Flag("adapters", _adapter, "many"),
-    "--tensor-parallel-size": Flag("tensor_parallel", _number),
-    "-tp": Flag("tensor_parallel", _number),
-    "--pipeline-parallel-size": Flag("pipeline_parallel", _number),
-    "-pp": Flag("pipeline_parallel", _number),
-    "--data-parallel-size": Flag("data_parallel_size", _number),
-    "-dp": Flag("data_parallel_size", _number),
-    "--data-parallel-size-local": Flag("data_parallel_size_local", _number),
-    "-dpl": Flag("data_parallel_size_local", _number),
+    "--tensor-parallel-size": Flag("tensor_parallel", number),
+    "-tp": Flag("tensor_parallel", number),
+    "--pipeline-parallel-size": Flag("pipeline_parallel", number),
+    "-pp": Flag("pipeline_parallel", number),
+    "--data-parallel-size": Flag("data_parallel_size", number),
+    "-dp": Flag("data_parallel_size", number),
+    "--data-parallel-size-local": Flag("data_parallel_size_local", number),
+    "-dpl": Flag("data_parallel_size_local", number),
     "--data-parallel-rank": Flag("data_parallel_rank"),
     "-dpn": Flag("data_parallel_rank"),
     "--data-parallel-external-lb": Flag("data_parallel_external_lb", takes="switch"),
     "--data-parallel-hybrid-lb": Flag("data_parallel_hybrid_lb", takes="switch"),
     "--attention-backend": Flag("attention_backend"),
-    "--cudagraph-capture-sizes": Flag("cudagraph_sizes", _number, "many"),
+    "--cudagraph-capture-sizes": Flag("cudagraph_sizes", number, "many"),
     "--enable-flashinfer-autotune": Flag("flashinfer_autotune", takes="switch"),
     "--disable-flashinfer-autotune": Flag("no_flashinfer_autotune", takes="switch"),
     "--kernel-config": Flag("kernels", _object),
@@ -107,7 +108,7 @@ FLAGS: Mapping[str, Flag] = {
     "-O": Flag("optimization_level"),
     "--disaggregation-mode": Flag("role", lambda text: text if text in ("prefill", "decode") else None),
     "--convert": Flag("convert"),
-    "--spec-tokens": Flag("speculative_tokens", _number),
+    "--spec-tokens": Flag("speculative_tokens", number),
     "--enforce-eager": Flag("enforce_eager", takes="switch"),
     "--enable-sleep-mode": Flag("enable_sleep_mode", takes="switch"),
     "--enable-chunked-prefill": Flag("enable_chunked_prefill", takes="switch"),
@@ -120,7 +121,7 @@ FLAGS: Mapping[str, Flag] = {
     "--speculative-config": Flag("speculative", _object),
     "-sc": Flag("speculative", _object),
     "--config": Flag("config_file"),
-    "--distributed-timeout-seconds": Flag("distributed_timeout_s", _number),
+    "--distributed-timeout-seconds": Flag("distributed_timeout_s", number),
 }
 #: How long a step of several workers may take (vllm/v1/executor/multiproc_executor.py, vllm/envs.py, 0.10 to 0.33), and
 #: after how long NCCL's watchdog ends processes of which one waits for another (torch/csrc/distributed, 2.x). Seconds.
@@ -129,19 +130,49 @@ NCCL_TIMEOUT_S = 600
 #: How long KV blocks are kept that a peer was to fetch (vllm/envs.py and kv_connector/v1, 0.10 to 0.33: 480 s).
 RELEASE_VARIABLES = ("VLLM_NIXL_ABORT_REQUEST_TIMEOUT", "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT")
 
+#: Kernels whose results don't depend on what else is in the batch (vllm/envs.py, 0.11 to 0.33).
+INVARIANT_VARIABLE = "VLLM_BATCH_INVARIANT"
+
 
 def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
-    """Read the flags of `vllm serve …` or of its module form into hints, each with the flag as its source.
+    """Read a command line into hints, with the flags of the engine that it starts; its name is the hint `engine`.
 
-    Later flags win over earlier ones, as with vLLM. Values that can't be read are left out, and so is `auto`
-    for a length. An API key gives the hint `api_key` with the value True and nothing else of it. A command
-    inside `sh -c "…"` is looked into.
+    A command inside `sh -c "…"` is looked into. A command that starts no known engine is read as vLLM's.
     """
+    # Adapters read their flags with what is here.
+    from sidecar.engines.adapters import of_command, of_name
+
     words = _unwrapped(list(argv))
+    found = of_command(words)
+    hints = (found or of_name(None)).hints(words, environment)
+    return hints if found is None else {**hints, "engine": Hint(found.name, "argv of the engine")}
+
+
+def vllm_hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
+    """Read the flags of `vllm serve …` or of its module form into hints, each with the flag as its source."""
+    words = list(words)
     found: dict[str, Hint] = {}
-    position = _positional_model(words)
+    position = positional(words, "serve")
     if position is not None:
         found["root"] = Hint(position, "argv of the engine")
+    found |= read_flags(words, FLAGS)
+    if environment.get("VLLM_API_KEY"):
+        found.setdefault("api_key", Hint(True, "environment VLLM_API_KEY"))
+    if environment.get("VLLM_ATTENTION_BACKEND"):
+        backend = environment["VLLM_ATTENTION_BACKEND"]
+        found.setdefault("attention_backend", Hint(backend, "environment VLLM_ATTENTION_BACKEND"))
+    if environment.get(INVARIANT_VARIABLE):
+        promised = environment[INVARIANT_VARIABLE].strip().lower() in ("1", "true")
+        found.setdefault("batch_invariant", Hint(promised, f"environment {INVARIANT_VARIABLE}"))
+    return found | _ranks_here(found) | _skipped_warmups(found, environment) | _patience(found, environment)
+
+
+def read_flags(words: list[str], flags: Mapping[str, Flag]) -> dict[str, Hint]:
+    """Read flags into hints; later ones win over earlier ones, and what can't be read is left out.
+
+    So is `auto` for a length. An API key gives the hint `api_key` with the value True and nothing else of it.
+    """
+    found: dict[str, Hint] = {}
     at = 0
     while at < len(words):
         name, given, value = words[at].partition("=")
@@ -150,22 +181,17 @@ def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict
             name, given, value = "-O", "=", level[1]
         name = _spelling(name)
         if "." in name:
-            at += _take_dotted(found, name, value if given else "".join(words[at : at + 1]), bool(given))
+            at += _take_dotted(found, flags, name, value if given else "".join(words[at : at + 1]), bool(given))
             continue
-        flag = FLAGS.get(name) or FLAGS.get("--" + name.removeprefix("--no-"))
-        if flag is None or (name not in FLAGS and flag.takes != "switch"):
+        flag = flags.get(name) or flags.get("--" + name.removeprefix("--no-"))
+        if flag is None or (name not in flags and flag.takes != "switch"):
             continue
         following = [value] if given else _following(words, at, flag)
         at += 0 if given else len(following)
-        result = _value(flag, name, following)
+        result = _value(flag, following, name not in flags)
         if result is not None:
             found[flag.hint] = Hint(result, f"argv {name}")
-    if environment.get("VLLM_API_KEY"):
-        found.setdefault("api_key", Hint(True, "environment VLLM_API_KEY"))
-    if environment.get("VLLM_ATTENTION_BACKEND"):
-        backend = environment["VLLM_ATTENTION_BACKEND"]
-        found.setdefault("attention_backend", Hint(backend, "environment VLLM_ATTENTION_BACKEND"))
-    return found | _ranks_here(found) | _skipped_warmups(found, environment) | _patience(found, environment)
+    return found
 
 
 def _patience(found: Mapping[str, Hint], environment: Mapping[str, str]) -> dict[str, Hint]:
@@ -176,7 +202,7 @@ def _patience(found: Mapping[str, Hint], environment: Mapping[str, str]) -> dict
     told: dict[str, Hint] = {}
     parallel = [found[name] for name in ("tensor_parallel", "pipeline_parallel", "data_parallel_size") if name in found]
     steps = []
-    if (own := _number(environment.get(STEP_VARIABLE, ""))) is not None:
+    if (own := number(environment.get(STEP_VARIABLE, ""))) is not None:
         steps.append(Hint(own, f"environment {STEP_VARIABLE}"))
     if any(isinstance(hint.value, int) and hint.value > 1 for hint in parallel):
         watchdog = found.get("distributed_timeout_s")
@@ -187,7 +213,7 @@ def _patience(found: Mapping[str, Hint], environment: Mapping[str, str]) -> dict
     released = [
         Hint(value, f"environment {name}")
         for name in RELEASE_VARIABLES
-        if (value := _number(environment.get(name, ""))) is not None
+        if (value := number(environment.get(name, ""))) is not None
     ]
     return {**told, "kv_release_s": released[0]} if released else told
 
@@ -231,13 +257,13 @@ def _skipped_warmups(found: Mapping[str, Hint], environment: Mapping[str, str]) 
     return {"skipped_warmups": Hint(tuple(off), sources)} if off else {}
 
 
-def _take_dotted(found: dict[str, Hint], name: str, value: str, given: bool) -> int:
+def _take_dotted(found: dict[str, Hint], flags: Mapping[str, Flag], name: str, value: str, given: bool) -> int:
     """Take one field of a flag that is a JSON object, such as --kv-transfer-config.kv_role kv_both.
 
     Gives how many of the following words belong to it.
     """
     base, _, key = name.partition(".")
-    flag = FLAGS.get(base)
+    flag = flags.get(base)
     if flag is None or flag.read is not _object:
         return 0
     before = found[flag.hint].value if flag.hint in found else {}
@@ -249,10 +275,10 @@ def _take_dotted(found: dict[str, Hint], name: str, value: str, given: bool) -> 
     return 0 if given else 1
 
 
-def _value(flag: Flag, name: str, words: list[str]) -> Any:
+def _value(flag: Flag, words: list[str], negated: bool) -> Any:
     if flag.takes == "switch":
         wanted = not words or words[0].lower() in ("true", "1", "yes")
-        return wanted != (name not in FLAGS)
+        return wanted != negated
     if flag.takes == "secret":
         return True if words else None
     values = [value for word in words if (value := flag.read(word)) is not None]
@@ -277,9 +303,10 @@ def _spelling(name: str) -> str:
     return "--" + name[2:].replace("_", "-") if name.startswith("--") else name
 
 
-def _positional_model(words: list[str]) -> str | None:
+def positional(words: list[str], after: str) -> str | None:
+    """Give the word that follows the one named `after`, or a path that ends with it, unless that is a flag."""
     for before, word in pairwise(words):
-        if before == "serve" and not word.startswith("-"):
+        if PurePosixPath(before).name == after and not word.startswith("-"):
             return word
     return None
 

@@ -19,16 +19,18 @@ JSON_TYPE = "application/json"
 #: Long bodies that are written at the same time. Each holds the loop for a piece in every turn, and all the others wait
 #: in a few bytes: an engine reads them one after another anyway.
 AT_ONCE = 4
+#: Fields that a prompt of token ids is sent in: OpenAI's, and SGLang's native one.
+PROMPTS = ("prompt", "input_ids")
 
 
 class LongBody(aiohttp.Payload):
     """A body with a long prompt, written when its turn among `turns` comes. Its size is known before."""
 
-    def __init__(self, body: Mapping[str, Any], prompt: LongPrompt, turns: asyncio.Semaphore) -> None:
+    def __init__(self, body: Mapping[str, Any], field: str, prompt: LongPrompt, turns: asyncio.Semaphore) -> None:
         super().__init__(None, content_type=JSON_TYPE)
-        rest = json.dumps({name: value for name, value in body.items() if name != "prompt"})
+        rest = json.dumps({name: value for name, value in body.items() if name != field})
         between = ", " if rest != "{}" else ""
-        self._first = f'{rest[:-1]}{between}"prompt": ['.encode()
+        self._first = f'{rest[:-1]}{between}"{field}": ['.encode()
         self._last = b"]}"
         self._prompt, self._turns = prompt, turns
         self._size = len(self._first) + prompt.json_size + len(self._last)
@@ -49,7 +51,8 @@ class LongBody(aiohttp.Payload):
 
 def payload_of(body: Mapping[str, Any], turns: asyncio.Semaphore) -> aiohttp.Payload:
     """Give a body as aiohttp takes it."""
-    prompt = body.get("prompt")
-    if isinstance(prompt, LongPrompt):
-        return LongBody(body, prompt, turns)
+    for field in PROMPTS:
+        prompt = body.get(field)
+        if isinstance(prompt, LongPrompt):
+            return LongBody(body, field, prompt, turns)
     return aiohttp.BytesPayload(json.dumps(body).encode(), content_type=JSON_TYPE)

@@ -15,50 +15,33 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from sidecar.engines.protocol import EngineStats, Histogram
-from sidecar.engines.series import HISTOGRAMS, READINGS, SAME_WORK, Merge
+from sidecar.engines.series import FRONTS, HISTOGRAMS, NUMBERS, ROUTER_MARK, SAME_WORK, Merge, names
 from sidecar.engines.series import SLEEP as SLEEP
 
-#: Grow when the engine works: tokens read, tokens written, engine steps. Requests that ended are not among
-#: them, because those that clients give up on a frozen engine end too.
-PROGRESS = (
-    "vllm:prompt_tokens_total",
-    "vllm:generation_tokens_total",
-    "vllm:iteration_tokens_total_count",
-)
 CACHE_CONFIG = "vllm:cache_config_info"
 PROCESS_START = "process_start_time_seconds"
 #: One series for each position of a draft, so their number is how many tokens are drafted at once
 #: (vllm/v1/spec_decode/metrics.py, 0.32).
 DRAFTED = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-#: Lengths of ended requests (vllm/v1/metrics/loggers.py, 0.8 to 0.33). Bounds can be overridden, so they are read.
-PROMPT_LENGTHS = "vllm:request_prompt_tokens"
-OUTPUT_LENGTHS = "vllm:request_generation_tokens"
-
-_WANTED = frozenset(
-    {
-        SLEEP,
-        CACHE_CONFIG,
-        PROCESS_START,
-        DRAFTED,
-        PROMPT_LENGTHS + "_bucket",
-        OUTPUT_LENGTHS + "_bucket",
-        *PROGRESS,
-        *(name for each in READINGS for name in each.names),
-        *(name + part for each in HISTOGRAMS for name in each.names for part in ("_bucket", "_sum")),
-    }
-)
-#: Prefixes of metric names by which engines are told apart; trtllm_: TensorRT-LLM's metrics/collector.py.
-FLAVOURS = {"vllm": ("vllm:",), "sglang": ("sglang:", "sglang_"), "trtllm": ("trtllm_",)}
+_OWN = frozenset({SLEEP, CACHE_CONFIG, PROCESS_START, DRAFTED})
+#: Workers of Dynamo show its series beside those of the engine inside them, which say more.
+_AROUND = "dynamo"
 
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """The samples of interest by name, and which engine the names look like (None: no engine's)."""
+    """The samples of interest by name, and which engine the names look like (None: no engine's).
+
+    `front` names what stands in front of engines and shows such a page; empty where none is known by it. `around`: the
+    page is that of a worker of Dynamo, with the series of the engine inside it.
+    """
 
     samples: Mapping[str, tuple[Sample, ...]]
     flavour: str | None
     lines: int
     unreadable: int
+    front: str = ""
+    around: bool = False
 
     def number(self, names: Iterable[str], merge: Merge) -> float | None:
         """Merge all series of the first name that is there; None when none of the names is."""
@@ -115,20 +98,25 @@ def read(text: str) -> Exposition:
     """
     wanted: list[str] = []
     flavour: str | None = None
+    known = names().wanted | _OWN
     lines = 0
     for line in text.splitlines():
         if not line or line.startswith("#"):
             continue
         lines += 1
-        flavour = flavour or _flavour(line)
+        if flavour is None or flavour == _AROUND:
+            flavour = _flavour(line) or flavour
         name = line.split("{", 1)[0].split(None, 1)[0] if not line[0].isspace() else ""
-        if name in _WANTED:
+        if name in known:
             wanted.append(line)
     samples, unreadable = _parse(wanted)
     found: dict[str, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.name, []).append(sample)
-    return Exposition({name: tuple(each) for name, each in found.items()}, flavour, lines, unreadable)
+    front = _front(text) if flavour in (None, _AROUND) or ROUTER_MARK in text else ""
+    return Exposition(
+        {name: tuple(each) for name, each in found.items()}, flavour, lines, unreadable, front, _is_around(text)
+    )
 
 
 def _parse(lines: Sequence[str]) -> tuple[list[Sample], int]:
@@ -175,7 +163,20 @@ def _bound(sample: Sample) -> float | None:
 
 
 def _flavour(line: str) -> str | None:
-    return next((engine for engine, prefixes in FLAVOURS.items() if line.startswith(prefixes)), None)
+    return next((engine for engine, prefixes in names().prefixes.items() if line.startswith(prefixes)), None)
+
+
+def _is_around(text: str) -> bool:
+    return any(text.startswith(prefix) or f"\n{prefix}" in text for prefix in names().prefixes.get(_AROUND, ()))
+
+
+def _front(text: str) -> str:
+    """Name what stands in front of engines by its own series."""
+    if ROUTER_MARK in text:
+        return "the router of vLLM's production stack"
+    beginnings = tuple(FRONTS)
+    line = next((line for line in text.splitlines() if line.startswith(beginnings)), "")
+    return next((title for beginning, title in FRONTS.items() if line.startswith(beginning)), "")
 
 
 def identity(page: Exposition) -> str | None:
@@ -206,7 +207,7 @@ def ranks(page: Exposition) -> int | None:
 def progress_by_rank(page: Exposition) -> dict[str, float]:
     """Give for each rank by its number a sum that grows whenever it works; empty where metrics don't tell ranks."""
     found: dict[str, float] = {}
-    for name in PROGRESS:
+    for name in _progress(page):
         for sample in page.samples.get(name, ()):
             rank = sample.labels.get("engine")
             if rank is not None and not math.isnan(sample.value):
@@ -214,34 +215,46 @@ def progress_by_rank(page: Exposition) -> dict[str, float]:
     return found
 
 
-def lengths(page: Exposition, name: str) -> Mapping[float, float]:
-    """Give for each upper bound of a histogram's buckets the count up to it, of all engines together, ascending."""
-    found = page.histogram((name,))
+def _progress(page: Exposition) -> tuple[str, ...]:
+    """Give the series that grow when the engine of this page works.
+
+    Requests that ended are not among them, because those that clients give up on a frozen engine end too.
+    """
+    return names().progress.get(page.flavour or "", ())
+
+
+def lengths(page: Exposition, field: str) -> Mapping[float, float]:
+    """Give for each upper bound of a histogram's buckets the count up to it, of all engines together, ascending.
+
+    `field` is `prompt_lengths` or `output_lengths`; bounds can be overridden, so they are read.
+    """
+    found = page.histogram(names().lengths[field])
     return found.buckets if found else {}
 
 
-def statistics(page: Exposition) -> EngineStats:
-    """Make one reading out of a page."""
-    numbers: dict[str, Any] = {reading.field: page.number(reading.names, reading.merge) for reading in READINGS}
-    histograms: dict[str, Any] = {reading.field: page.histogram(reading.names) for reading in HISTOGRAMS}
-    moved = [value for name in PROGRESS if (value := page.number((name,), "sum")) is not None]
+def statistics(page: Exposition, engine: str = "vllm") -> EngineStats:
+    """Make one reading out of a page of the engine of this name."""
+    known = names()
+    numbers: dict[str, Any] = {field: page.number(known.numbers[field], merge) for field, merge in NUMBERS.items()}
+    histograms: dict[str, Any] = {field: page.histogram(known.histograms[field]) for field in HISTOGRAMS}
+    moved = [value for name in _progress(page) if (value := page.number((name,), "sum")) is not None]
+    seen = page.flavour is not None or any(value is not None for value in histograms.values())
     return EngineStats(
         identity=identity(page),
         asleep=asleep(page),
         progress=float(sum(moved)) if moved else None,
         progress_by_rank=progress_by_rank(page),
-        prompt_lengths=lengths(page, PROMPT_LENGTHS),
-        output_lengths=lengths(page, OUTPUT_LENGTHS),
-        missing="" if page.flavour == "vllm" else _missing(page),
+        prompt_lengths=lengths(page, "prompt_lengths"),
+        output_lengths=lengths(page, "output_lengths"),
+        missing="" if seen else _missing(page, engine),
         **numbers,
         **histograms,
     )
 
 
-def _missing(page: Exposition) -> str:
+def _missing(page: Exposition, engine: str) -> str:
+    advice = names().absent[engine]
     if page.lines == 0:
-        return "The engine's /metrics is empty; start the engine without --disable-log-stats to see its load."
-    return (
-        "The engine's /metrics has no series that start with vllm:, so load and stalls can't be seen; "
-        "start the engine without --disable-log-stats."
-    )
+        return f"The engine's metrics are empty; {advice} to see its load."
+    shown = " or ".join(prefix for prefix in names().prefixes[engine])
+    return f"The engine's metrics have no series that start with {shown}, so load and stalls can't be seen; {advice}."

@@ -109,4 +109,7 @@ def completion_of(answer: Answer, started: float, ended: float) -> Completion:
         error_kind=answer.error_kind,
         logprobs=None if answer.logprobs is None else tuple(answer.logprobs),
         token_ids=None if answer.token_ids is None else tuple(answer.token_ids),
+        prompt_token_ids=answer.prompt_token_ids,
+        alternatives=tuple(answer.alternatives) or None,
+        prompt_logprobs=answer.prompt_logprobs,
     )

@@ -78,7 +78,8 @@ class EngineFacts(Plain):
     many data-parallel ranks this port can route to, `speculative_tokens` how many are drafted at once,
     `cudagraph_sizes` the captured batch sizes. `skipped_warmups` names what of the engine's own warm-up is switched
     off. `step_timeout_s` is how long one step may take until the engine ends itself, `kv_release_s` how long it keeps
-    KV blocks that nobody fetches; both in seconds. `sources` says for each known field where it came from; "default …"
+    KV blocks that nobody fetches; both in seconds. `batch_invariant`: it promises the same answer to the same prompt whatever
+    else it works on. `sources` says for each known field where it came from; "default …"
     marks an assumption.
     """
 
@@ -115,6 +116,7 @@ class EngineFacts(Plain):
     step_timeout_s: int | None = None
     kv_release_s: int | None = None
     asleep: bool | None = None
+    batch_invariant: bool | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -202,7 +204,10 @@ class Completion:
     `ttft_s` is the time to the first non-empty text in any channel; None when no text came or the request
     wasn't streamed. `gaps_s` are the times between later pieces of text. `error` is a sentence with what the
     engine said, `error_kind` its class. `logprobs` are those of the generated tokens, NaN where one is null.
-    `token_ids` are the generated ones, when `extra` asked for `return_token_ids`.
+    `token_ids` are the generated ones and `prompt_token_ids` those of the prompt, when `extra` asked for
+    `return_token_ids`. Where tokens were asked for as token ids (`return_tokens_as_token_ids`), `alternatives` has the
+    log-probabilities of the likeliest tokens at each generated place by token id, and `prompt_logprobs` those at each place
+    of the prompt, when `extra` asked for it; the first place of a prompt has none.
     """
 
     ok: bool
@@ -218,6 +223,9 @@ class Completion:
     error_kind: ErrorKind | None = None
     logprobs: tuple[float, ...] | None = None
     token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    alternatives: tuple[Mapping[int, float], ...] | None = None
+    prompt_logprobs: tuple[Mapping[int, float], ...] | None = None
 
 
 class Engine(Protocol):

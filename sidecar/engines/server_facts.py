@@ -30,6 +30,7 @@ SMALLEST = "default, smallest of vLLM's"
 #: vllm/config/kv_transfer.py, 0.32. With NIXL both sides are `kv_both`: then plain requests work on either.
 ROLES = {"kv_producer": "prefill", "kv_consumer": "decode", "kv_both": "both"}
 CONFIG_LIMIT = 4 * 1024 * 1024
+MODELOPT_FILE = "hf_quant_config.json"
 #: Hints that are facts under their own name, and the type that they must have.
 HINTED: Mapping[str, type] = {
     "root": str,
@@ -49,6 +50,7 @@ HINTED: Mapping[str, type] = {
     "skipped_warmups": tuple,
     "step_timeout_s": int,
     "kv_release_s": int,
+    "batch_invariant": bool,
 }
 
 
@@ -85,20 +87,26 @@ def gather(answers: Answers, hints: Hints) -> EngineFacts:
     found.offer("tasks", answers.tasks, "the engine's endpoints")
     _from_metrics(found, answers.metrics)
     from_server_info(found, answers.server_info, ROLES)
+    return completed("vllm", found, hints, answers.model_config)
+
+
+def completed(engine: str, found: Gathered, hints: Hints, config: Mapping[str, Any]) -> EngineFacts:
+    """Complete what an engine says of itself: by hints, then by its model's `config`, then by defaults."""
     for name, wanted in HINTED.items():
         found.offer_hint(name, hints.get(name), wanted)
     _from_flags(found, hints)
-    _from_model_config(found, answers.model_config)
+    _from_model_config(found, config)
     _defaults(found, hints)
     # What nobody has asked for is known by its command line alone.
     for name in ("model", "root"):
         found.offer_hint("model", hints.get(name), str)
-    return EngineFacts(engine="vllm", **{"version": None, "model": "", **found.values}, sources=found.sources)
+    return EngineFacts(engine=engine, **{"version": None, "model": "", **found.values}, sources=found.sources)
 
 
 def facts_of_hints(hints: Hints) -> EngineFacts:
     """Give what is known of an engine that isn't asked: hints and defaults."""
-    return gather(Answers(card={}, metrics=exposition.read("")), hints)
+    told = hints.get("engine")
+    return completed(str(told.value) if told is not None else "vllm", Gathered(), hints, {})
 
 
 def _from_metrics(found: Gathered, page: exposition.Exposition) -> None:
@@ -124,6 +132,8 @@ def _from_flags(found: Gathered, hints: Hints) -> None:
     transfer = hints.get("kv_transfer")
     if role is not None:
         found.offer("role", text(role.value), role.source)
+    if (moved := hints.get("kv_connectors")) is not None:
+        found.offer("kv_connectors", moved.value, moved.source)
     if transfer is not None:
         found.offer("role", ROLES.get(str(mapping(transfer.value).get("kv_role"))), transfer.source)
         found.offer("kv_connectors", connectors(transfer.value), transfer.source)
@@ -180,7 +190,8 @@ def _from_model_config(found: Gathered, config: Mapping[str, Any]) -> None:
     source = "config.json of the model"
     found.offer("vocab_size", vocabulary(config.get("text_config")) or vocabulary(config), source)
     quantization = mapping(config.get("quantization_config"))
-    found.offer("quantization", text(quantization.get("quant_method")), source)
+    by = f"{quantization['from']} of the model" if "from" in quantization else source
+    found.offer("quantization", text(quantization.get("quant_method")), by)
     if config:
         found.offer("images", any(name in config for name in ("vision_config", "vision_tower")) or None, source)
         if "quantization" not in found.values:
@@ -188,7 +199,7 @@ def _from_model_config(found: Gathered, config: Mapping[str, Any]) -> None:
     name = found.values.get("quantization")
     if name is not None:
         exact = scheme_of_config(quantization)
-        found.offer("weights", exact, source)
+        found.offer("weights", exact, by)
         found.offer("weights", scheme_of_name(name), found.sources["quantization"])
 
 
@@ -213,7 +224,20 @@ def read_local(
         rank = whole((_json(card.get("root"), "adapter_config.json") or {}).get("r"))
         if rank is not None:
             ranks[str(card["id"])] = rank
-    return _json(root, "config.json"), ranks
+    return with_modelopt(_json(root, "config.json"), _json(root, MODELOPT_FILE)), ranks
+
+
+def with_modelopt(config: Mapping[str, Any] | None, exported: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Add what ModelOpt writes beside a checkpoint to a model's configuration that is silent about quantisation.
+
+    Source: NVIDIA Model Optimizer, unified Hugging Face checkpoints: `quantization` holds `quant_algo` (NVFP4, FP8,
+    MIXED_PRECISION …), `kv_cache_quant_algo` and `group_size`.
+    """
+    told = mapping(mapping(exported).get("quantization"))
+    if not told or mapping(config).get("quantization_config"):
+        return config
+    named = "modelopt_fp4" if "NVFP4" in str(told.get("quant_algo")).upper() else "modelopt"
+    return {**mapping(config), "quantization_config": {"quant_method": named, **told, "from": MODELOPT_FILE}}
 
 
 def _json(folder: object, name: str) -> Mapping[str, Any] | None:

@@ -41,6 +41,7 @@ def from_server_info(found: Gathered, info: Mapping[str, Any], roles: Mapping[st
         "kv_connectors": connectors(config.get("kv_transfer_config")),
         "role": roles.get(str(parts.get("kv_transfer_config", {}).get("kv_role"))),
         "skipped_warmups": _skipped(parts.get("kernel_config", {}), mapping(info.get("vllm_env"))) or None,
+        "batch_invariant": mapping(info.get("vllm_env")).get("VLLM_BATCH_INVARIANT") in (True, 1, "1") or None,
     }
     for name, value in offers.items():
         found.offer(name, value, SOURCE)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sidecar.engines import token_details
 from sidecar.engines.protocol import ErrorKind
 
 #: A line beyond this is no event of a completion; reading on would fill the memory. Bytes.
@@ -63,6 +64,9 @@ class Answer:
     finish_reason: str | None = None
     logprobs: list[float] | None = None
     token_ids: list[int] | None = None
+    alternatives: list[Mapping[int, float]] = field(default_factory=list)
+    prompt_token_ids: tuple[int, ...] | None = None
+    prompt_logprobs: tuple[Mapping[int, float], ...] | None = None
     done: bool = False
     status: int | None = None
     error: str | None = None
@@ -82,8 +86,10 @@ class Answer:
             self.done = True
             return
         event = self._parse(payload)
-        if event is None:
-            return
+        if event is not None:
+            self._take_event(event, at, echo, payload)
+
+    def _take_event(self, event: Mapping[str, Any], at: float, echo: bool, payload: bytes) -> None:
         if isinstance(event.get("error"), Mapping | str) or event.get("object") == "error":
             # Broken whatever code it carries: a request at fault would have been refused before the 200.
             self.fail("broken", f"the engine sent an error inside a 200 answer: {message_of(event)}")
@@ -92,6 +98,7 @@ class Answer:
         if isinstance(usage, Mapping):
             self.tokens = _count(usage.get("completion_tokens"), self.tokens)
             self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt_tokens)
+        self._take_prompt(event)
         choices = event.get("choices")
         if not isinstance(choices, list):
             self.fail("not_json", f"an event has no choices: {snippet(payload)}")
@@ -114,6 +121,11 @@ class Answer:
             return None
         return event
 
+    def _take_prompt(self, told: Mapping[str, Any]) -> None:
+        """Keep what is told of the prompt's tokens: chat tells it beside the choices, completions inside them (vLLM)."""
+        self.prompt_token_ids = token_details.token_ids(told.get("prompt_token_ids")) or self.prompt_token_ids
+        self.prompt_logprobs = token_details.prompt_logprobs(told.get("prompt_logprobs")) or self.prompt_logprobs
+
     def _take_choice(self, choice: Mapping[str, Any], at: float, echo: bool) -> None:
         first = choice.get("index", 0) == 0
         text = text_of(choice)
@@ -132,6 +144,8 @@ class Answer:
             self.token_ids.extend(each for each in ids if isinstance(each, int))
         if isinstance(choice.get("finish_reason"), str):
             self.finish_reason = choice["finish_reason"]
+        self._take_prompt(choice)
+        self.alternatives.extend(token_details.alternatives(choice.get("logprobs")))
         values = _logprobs_of(choice.get("logprobs"))
         if values is not None:
             if echo and self.logprobs is None:

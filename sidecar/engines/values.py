@@ -26,7 +26,7 @@ class Gathered:
 
     def offer_hint(self, name: str, hint: Hint | None, wanted: type) -> None:
         """Take a hint that has the type of the fact."""
-        if hint is not None and isinstance(hint.value, wanted) and not isinstance(hint.value, bool):
+        if hint is not None and isinstance(hint.value, wanted) and isinstance(hint.value, bool) == (wanted is bool):
             self.offer(name, hint.value, hint.source)
 
 

@@ -42,6 +42,8 @@ def scheme_of_config(quantization: Mapping[str, Any]) -> str | None:
     algorithm = str(quantization.get("quant_algo", "")).lower()
     if algorithm in ("nvfp4", "fp8", "mxfp8"):
         return algorithm
+    if algorithm.startswith(("nvfp4", "w4a16_nvfp4", "w4a8_nvfp4")):
+        return "nvfp4"
     if method == "fp8":
         return "fp8_block" if quantization.get("weight_block_size") else "fp8"
     if method == "compressed-tensors":

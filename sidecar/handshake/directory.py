@@ -114,6 +114,7 @@ class ControlDirectory:
             restart_asked=os.path.exists(self._place(attempt, "restart.json")),
             exited=Exited.parse(self._file(attempt, "exited.json") or {}),
             problem=self._problem(attempt),
+            change=_text(decision.get("change")) if by == "sidecar" else "",
         )
 
     def decide(self, attempt: str, decision: Decision) -> bool:
@@ -291,6 +292,11 @@ class ControlDirectory:
             f"The control directory {self.path} can't be written ({error.strerror}): it needs free space and "
             "a group that the sidecar and the engine share."
         )
+
+
+def _text(change: object) -> str:
+    text = change.get("text") if isinstance(change, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def _locked(lock: int) -> bool:

@@ -23,6 +23,7 @@ class LauncherSettings:
     notice, `kill_s` seconds between SIGTERM and SIGKILL. `links` maps places that no variable moves (`~/…`,
     `$TMPDIR/…`) to directories of the live cache. `look_s` seconds pass between two looks for caches that nobody
     knows; `extra_roots` are absolute directories where to look besides HOME and TMPDIR, `not_caches` places to pass by.
+    `fallbacks` are changes of the engine's command (`config.fallbacks`) whose facts the launcher hands over with its own.
     """
 
     version: str
@@ -39,6 +40,7 @@ class LauncherSettings:
     look_s: float = 60.0
     extra_roots: tuple[str, ...] = ()
     not_caches: tuple[str, ...] = ()
+    fallbacks: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self, boot: str) -> dict[str, Any]:
         """Give the content of `sidecar.json` for the daemon process called `boot`."""
@@ -59,6 +61,7 @@ class LauncherSettings:
             "look_s": self.look_s,
             "extra_roots": list(self.extra_roots),
             "not_caches": list(self.not_caches),
+            "fallbacks": [dict(change) for change in self.fallbacks],
         }
 
 
@@ -77,7 +80,10 @@ class CommitEntry:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the launcher has to do before it starts the engine; `restore` is the outcome of the restore."""
+    """What the launcher has to do before it starts the engine; `restore` is the outcome of the restore.
+
+    `change` is the fallback to start the engine with, None: as it was asked for.
+    """
 
     restore: str
     commit: tuple[CommitEntry, ...] = ()
@@ -85,6 +91,7 @@ class Decision:
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     append: tuple[str, ...] = ()
+    change: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give the content of `decision.json`."""
@@ -97,6 +104,7 @@ class Decision:
             "environment": dict(self.environment),
             "unset": list(self.unset),
             "append": list(self.append),
+            **({"change": dict(self.change)} if self.change is not None else {}),
         }
 
 
@@ -189,16 +197,20 @@ class Grown:
 
 @dataclass(frozen=True)
 class Proven:
-    """The engine that was proven good. No launcher: `attempt` is empty; no restore: `generation` is."""
+    """The engine that was proven good. No launcher: `attempt` is empty; no restore: `generation` is.
+
+    `fallback` is the text of the change with which it runs.
+    """
 
     attempt: str
     identity: str
     generation: str = ""
+    fallback: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give the content of `proven.json`."""
         names = {"attempt": self.attempt, "identity": self.identity, "generation": self.generation}
-        return {"format": FORMAT, **names}
+        return {"format": FORMAT, **names, "fallback": self.fallback}
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Proven | None:
@@ -206,14 +218,17 @@ class Proven:
         attempt, identity, generation = (found.get(name) for name in ("attempt", "identity", "generation"))
         if not (isinstance(attempt, str) and isinstance(identity, str) and isinstance(generation, str)):
             return None
-        return cls(attempt, identity, generation) if identity else None
+        fallback = found.get("fallback")
+        text = fallback if isinstance(fallback, str) else ""
+        return cls(attempt, identity, generation, text) if identity else None
 
 
 @dataclass(frozen=True)
 class AttemptState:
     """How one attempt stands now (a level, told anew on every look).
 
-    `alive`: its launcher lives. `decided_by`: empty, `launcher` or `sidecar`. `terminating`: SIGTERM came.
+    `alive`: its launcher lives. `decided_by`: empty, `launcher` or `sidecar`. `terminating`: SIGTERM came. `change` is the
+    text of the fallback with which the engine was let start, empty: as it was asked to.
     `problem`: a sentence when the attempt's files can't be read for a reason that waiting doesn't mend.
     """
 
@@ -227,6 +242,7 @@ class AttemptState:
     restart_asked: bool = False
     exited: Exited | None = None
     problem: str = ""
+    change: str = ""
 
     @property
     def waiting(self) -> bool:

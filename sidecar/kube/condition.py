@@ -35,12 +35,15 @@ SUSPENDED: Mapping[Suspension, str] = {
     Suspension.ASLEEP: "EngineAsleep",
     Suspension.STALLED: "EngineStalled",
     Suspension.DEGENERATE: "OutputDegenerate",
+    Suspension.WRONG: "OutputWrong",
+    Suspension.UNCHECKED: "OutputUnchecked",
     Suspension.BROKEN: "EngineBroken",
     Suspension.UNWARMED: "NotWarmed",
     Suspension.GPU_LOST: "GpuLost",
 }
 WARM = "Warm"
 BY_POLICY = "ReadyByPolicy"
+ON_FALLBACK = "ReadyOnFallback"
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def truth(snapshot: Snapshot, gate: Gate, sentence: str) -> Truth:
     """Give what Kubernetes should know of a snapshot and its gate; `sentence` is what /readyz says."""
     message = sentence if len(sentence) <= MESSAGE_LIMIT else sentence[: MESSAGE_LIMIT - 1] + "…"
     if gate.open:
-        return Truth("True", BY_POLICY if gate.flagged else WARM, message)
+        reason = BY_POLICY if snapshot.unproven else ON_FALLBACK if snapshot.fallback else WARM
+        return Truth("True", reason, message)
     held = snapshot.phase is Phase.SUSPENDED
     cause = SUSPENDED.get(snapshot.suspension) if held and snapshot.suspension else None
     # A suspension without a reason of its own must not keep Kubernetes from knowing the status.
@@ -74,7 +78,8 @@ def documented() -> list[tuple[str, str]]:
     """List the reasons for the README: reason and when it is given."""
     rows = [(reason, f"phase `{phase.value}`") for phase, reason in NOT_READY.items()]
     rows += [(reason, f"suspended: {cause.value}") for cause, reason in SUSPENDED.items()]
-    return [*rows, (BY_POLICY, "ready by policy, without full proof")]
+    rows += [(BY_POLICY, "ready by policy, without full proof"), (ON_FALLBACK, "ready and checked, with a fallback")]
+    return rows
 
 
 def patch(wanted: Truth, uid: str, now: str, changed_at: str) -> dict[str, Any]:

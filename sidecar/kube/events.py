@@ -36,6 +36,13 @@ ENGINE_ENDED = Reason("EngineEnded", "WatchEngine", "Warning", "The engine's pro
 QUARANTINED = Reason(
     "GenerationQuarantined", "ProtectStore", "Warning", "A published cache did harm; no pod restores it any more."
 )
+FALLBACK = Reason(
+    "FallbackActive",
+    "RestartEngine",
+    "Warning",
+    "The engine starts with a fallback, because its output was bad without it.",
+)
+OUTPUT_BAD = Reason("OutputBad", "CheckOutput", "Warning", "The output is degenerate, or not what the golden file has.")
 COMPILED_LATE = Reason(
     "KernelsCompiledLate", "WatchCaches", "Warning", "Kernels were compiled while serving, and requests waited."
 )
@@ -48,6 +55,8 @@ REASONS: tuple[Reason, ...] = (
     HELD,
     ENGINE_ENDED,
     QUARANTINED,
+    FALLBACK,
+    OUTPUT_BAD,
     COMPILED_LATE,
     DEGRADED,
 )

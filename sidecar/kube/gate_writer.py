@@ -36,6 +36,8 @@ REWORD_S = 300.0
 LAG_S, MOST_NUDGES = 10.0, 7
 #: First and longest pause after a call that failed, each doubled.
 RETRY_S, LONGEST_RETRY_S = 0.5, 30.0
+#: What is left of a pause by the rounding of clocks is not waited for turn by turn.
+LEAST_PAUSE_S = 0.01
 #: A write that was overtaken by another status gets this long to end before it is given up.
 OVERTAKEN_S = 0.3
 #: So many failures in a row are told as a notice; fewer are the network's everyday life.
@@ -107,7 +109,7 @@ class GateWriter:
                 await self._turn()
                 continue
             try:
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(max(pause, LEAST_PAUSE_S)):
                     await self._news.wait()
             except TimeoutError:
                 continue

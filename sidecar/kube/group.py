@@ -49,8 +49,13 @@ def deadlock(group: Group, settings: Settings) -> str:
     """
     if settings.group_startup != "leaderready" or group.size < 2:
         return ""
+    return never(group.size)
+
+
+def never(size: int) -> str:
+    """Say why a group of this size whose startupPolicy is LeaderReady never starts."""
     return (
-        f"The LeaderWorkerSet's startupPolicy is LeaderReady: its {group.size - 1} workers are created when the leader "
+        f"The LeaderWorkerSet's startupPolicy is LeaderReady: its {size - 1} workers are created when the leader "
         "is ready, and the leader is ready when the engine that needs them is warm. Neither ever is. Set startupPolicy: "
         "LeaderCreated."
     )

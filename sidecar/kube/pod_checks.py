@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sidecar.config import Settings
 from sidecar.kube.condition import CONDITION, gates_of, read
-from sidecar.kube.pod_object import Containers, find, mapping, probe_budget_s, status_of
+from sidecar.kube.pod_object import Containers, find, loopback, mapping, probe_budget_s, status_of, unanswered
 
 Level = Literal["note", "problem"]
 
@@ -120,8 +120,24 @@ def _budgets(pod: Mapping[str, Any], found: Containers, settings: Settings, _ver
         )
 
 
+def _address(pod: Mapping[str, Any], found: Containers, _settings: Settings, _version: str) -> Iterator[Concern]:
+    if found.engine is None:
+        return
+    if sentence := unanswered(found.engine):
+        yield Concern("problem", sentence)
+        return
+    beside = mapping(pod.get("spec")).get("containers")
+    alone = isinstance(beside, list) and all(each is found.sidecar or each is found.engine for each in beside)
+    if alone and (host := loopback(found.engine)):
+        yield Concern(
+            "note",
+            f"The engine answers at {host} alone (--host) and no other container of the pod could hand requests on: no "
+            "Service reaches it. Take --host out, or set it to 0.0.0.0.",
+        )
+
+
 Check = Callable[[Mapping[str, Any], Containers, Settings, str], Iterator[Concern]]
-_CHECKS: tuple[Check, ...] = (_gate, _kind, _restart_policy, _ignored, _budgets)
+_CHECKS: tuple[Check, ...] = (_gate, _kind, _restart_policy, _ignored, _budgets, _address)
 
 
 def _number(version: str) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ Nothing is concluded here; shapes that are not as expected count as absent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ PROBES = ("/startupz", "/readyz", "/livez")
 #: The file that the engine's command is prefixed with.
 LAUNCHER = "launcher.py"
 GPU = "nvidia.com/gpu"
+PROBE_FIELDS = ("startupProbe", "readinessProbe", "livenessProbe")
+_HOST = re.compile(r"--host(?:=|\s+)[\"']?([^\s\"';|&]+)")
+_LOOPBACK = re.compile(r"^(127(\.\d+){3}|localhost|\[?::1\]?)$")
 
 Container = Mapping[str, Any]
 
@@ -57,6 +61,36 @@ def words(container: Container) -> tuple[str, ...]:
         given = container.get(key)
         found += map(str, given) if isinstance(given, list) else ()
     return tuple(found)
+
+
+def loopback(container: Container) -> str:
+    """Give the address that `--host` names where it answers inside the pod only; empty for any other."""
+    found = _HOST.findall(" ".join(words(container)))
+    return found[-1] if found and _LOOPBACK.match(found[-1]) else ""
+
+
+def asked_from_outside(container: Container) -> tuple[str, ...]:
+    """Name the probes that the kubelet asks over the network at the pod's address, where nothing else is named.
+
+    Kubernetes documentation, "Configure Liveness, Readiness and Startup Probes": `host` defaults to the pod's IP.
+    """
+    return tuple(
+        probe
+        for probe in PROBE_FIELDS
+        for kind in ("httpGet", "tcpSocket", "grpc")
+        if (handler := mapping(mapping(container.get(probe)).get(kind))) and not handler.get("host")
+    )
+
+
+def unanswered(container: Container) -> str:
+    """Say which probes of an engine can never pass because it answers inside the pod only; empty: none."""
+    host, probes = loopback(container), asked_from_outside(container)
+    if not host or not probes:
+        return ""
+    return (
+        f"The engine answers at {host} alone (--host), and the kubelet asks its {' and '.join(probes)} at the pod's address: "
+        "that never passes. Take --host out, or set it to 0.0.0.0."
+    )
 
 
 def gpus(container: Container) -> int:
@@ -111,5 +145,4 @@ def _has_our_settings(container: Container) -> bool:
 
 
 def _has_our_probes(container: Container) -> bool:
-    probes = ("startupProbe", "readinessProbe", "livenessProbe")
-    return any(mapping(mapping(container.get(probe)).get("httpGet")).get("path") in PROBES for probe in probes)
+    return any(mapping(mapping(container.get(probe)).get("httpGet")).get("path") in PROBES for probe in PROBE_FIELDS)

@@ -5,7 +5,8 @@ nobody imports this package: `handshake/launcher_file.py` packs it into the one 
 control directory, which runs inside the engine's container.
 
 Map: `start.py` the order of a start; `facts.py` what image and machine are, `privacy.py` what is not told by value,
-`spelling.py` JSON in one spelling, `script.py` the engine's command in a shell's script; `links.py`, `locks.py` and
+`spelling.py` JSON in one spelling, `script.py` the engine's command in a shell's script, `change.py` what a
+fallback makes of it; `links.py`, `locks.py` and
 `unmanaged.py` links from HOME, locks that nobody holds, and caches that nobody knows; `attempts.py` the files of a start,
 `messages.py` what they ask for; `swap.py` the live caches, `environment.py` what the engine is told of them; `process.py` the
 engine, `output.py` what it prints, `ending.py` how it is brought to its end, `log.py` what people are told.

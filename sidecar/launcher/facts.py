@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+from sidecar.launcher.change import Unchangeable, changed_command, changed_environment
 from sidecar.launcher.preflight import written_places
 from sidecar.launcher.privacy import shown_value, without_secrets
 from sidecar.launcher.script import engine_words
@@ -210,9 +211,7 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
     driver = re.search(r"\s(\d{3,}\.\d+(\.\d+)?)\s", read_text("/proc/driver/nvidia/version"))
     cuda_home = os.path.dirname(os.path.dirname(nvcc)) if nvcc else None
     return {
-        "argv": without_secrets(argv)[0],
-        "environment": relevant_environment(environment),
-        "overrides": {name: environment[name] for name in overridden(environment, caches)},
+        **command_facts(argv, environment, caches),
         "python": {"version": version, "prefix": prefix, "abi": abi, "executable": python},
         "packages": packages(import_path),
         "toolchain": {
@@ -231,11 +230,35 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
         "home": environment.get("HOME", ""),
         "cwd": os.getcwd(),
         "hostname": os.uname().nodename,
+        "places": written_places(environment, caches, import_path),
+    }
+
+
+def command_facts(argv: list[str], environment: dict[str, str], caches: dict[str, str]) -> Json:
+    """Describe the command and its environment alone; nothing of image and machine, so that it costs nothing."""
+    return {
+        "argv": without_secrets(argv)[0],
+        "environment": relevant_environment(environment),
+        "overrides": {name: environment[name] for name in overridden(environment, caches)},
         "world": world(argv, environment),
         "kv_transfer": kv_transfer(engine_words(argv)),
         "argv_files": argument_files(argv),
-        "places": written_places(environment, caches, import_path),
     }
+
+
+def fallback_facts(
+    argv: list[str], environment: dict[str, str], caches: dict[str, str], changes: list[Json]
+) -> list[Json]:
+    """Give for each fallback the facts that it changes, so that what starts is what is restored for; or its problem."""
+    found: list[Json] = []
+    for change in changes:
+        try:
+            command = changed_command(argv, change)
+            changed = command_facts(command, changed_environment(environment, change), caches)
+            found.append({"text": change["text"], "facts": changed})
+        except (Unchangeable, KeyError, TypeError) as problem:
+            found.append({"text": str(change.get("text")), "problem": str(problem)})
+    return found
 
 
 def overridden(environment: dict[str, str], caches: dict[str, str]) -> list[str]:

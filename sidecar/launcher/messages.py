@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 
 from sidecar.launcher.attempts import FORMAT, Json
+from sidecar.launcher.change import is_change
 from sidecar.launcher.log import say
 
 #: Seconds, unless sidecar.json or WARMUP_LAUNCHER_<NAME> says otherwise. `grace_s` is for a sidecar that said
@@ -81,6 +82,9 @@ def checked_settings(found: Json | None) -> Json | None:
         "links": {place: path for place, path in mapped(found, "links").items() if os.path.isabs(path)},
         "extra_roots": [path for path in listed(found, "extra_roots") if os.path.isabs(path)],
         "not_caches": listed(found, "not_caches"),
+        "fallbacks": [change for change in found.get("fallbacks") or [] if is_change(change)]
+        if isinstance(found.get("fallbacks"), list)
+        else [],
         "umask": int(umask, 8) & 0o777 if re.fullmatch(r"[0-7]{1,4}", umask) else 0o007,
     }
 
@@ -97,6 +101,7 @@ def checked_decision(found: Json) -> Json:
         "environment": mapped(found, "environment"),
         "unset": listed(found, "unset"),
         "append": listed(found, "append"),
+        "change": found.get("change") if is_change(found.get("change")) else None,
     }
 
 

@@ -11,9 +11,10 @@ import sys
 import time
 
 from sidecar.launcher.attempts import Attempt, Json, dead_attempts, is_held, prune, read_json
+from sidecar.launcher.change import Unchangeable, changed_command, changed_environment
 from sidecar.launcher.ending import Ending
 from sidecar.launcher.environment import appended, engine_environment, writable_home
-from sidecar.launcher.facts import collect_facts
+from sidecar.launcher.facts import collect_facts, fallback_facts
 from sidecar.launcher.links import Links
 from sidecar.launcher.locks import remove_orphans
 from sidecar.launcher.log import say
@@ -88,9 +89,10 @@ class Launch:
         caches = LiveCaches(settings["live_cache"], attempt.name)
         caches.obey(decision)
         remove_orphans(settings["live_cache"])
-        environment = engine_environment(self._environment, settings, decision, caches, listener)
+        asked, given = self._changed(decision, caches)
+        environment = engine_environment(given, settings, decision, caches, listener)
         environment[MARK] = attempt.name
-        argv = appended(self._argv, decision["append"], caches)
+        argv = appended(asked, decision["append"], caches)
         self._prepare_places(attempt, settings, environment)
         if self._signals.stopping:
             return self._close(attempt, 0.0, (None, self._signals.stopping), [], False)
@@ -105,6 +107,20 @@ class Launch:
         best_effort(attempt.write, "started.json", {**started, **swapped})
         prune(self._control)
         return self._watch(attempt, settings, listener)
+
+    def _changed(self, decision: Json, caches: LiveCaches) -> tuple[list[str], dict[str, str]]:
+        """Give command and environment with the fallback that was decided on; one that can't be applied is reported."""
+        change = decision["change"]
+        if change is None:
+            return self._argv, self._environment
+        try:
+            argv = changed_command(self._argv, change)
+        except Unchangeable as problem:
+            caches.failed["fallback"] = str(problem)
+            say(f"the fallback {change['text']} can't be applied ({problem}); the engine starts as it was asked to.")
+            return self._argv, self._environment
+        say(f"the engine starts with the fallback {change['text']}.")
+        return argv, changed_environment(self._environment, change)
 
     def _prepare_places(self, attempt: Attempt, settings: Json, environment: dict[str, str]) -> None:
         """Link what no variable moves, and begin to watch the places where unknown caches would grow."""
@@ -123,9 +139,12 @@ class Launch:
             caches = LiveCaches(settings["live_cache"], attempt.name)
             moved = writable_home(self._environment, settings["live_cache"], caches)
             # What the engine will see: keys hold paths below its HOME.
-            facts = collect_facts(self._argv, {**self._environment, **moved}, settings["environment"])
+            seen = {**self._environment, **moved}
+            facts = collect_facts(self._argv, seen, settings["environment"])
             if moved:
                 facts["home_before"] = self._environment.get("HOME", "")
+            if settings["fallbacks"]:
+                facts["fallbacks"] = fallback_facts(self._argv, seen, settings["environment"], settings["fallbacks"])
         except Exception as error:  # a fact must not keep the engine from its caches, let alone from starting
             facts = {"error": f"{type(error).__name__}: {error}"}
         return {"attempt": attempt.name, **facts}

@@ -3,7 +3,8 @@
 Nothing here waits, reads a clock, touches a file or the network; `supervisor.py` carries the commands out.
 
 Map: `states.py` phases and the snapshot, `events.py` what comes in and goes out, `table.py` the total transition table
-and `step`, `gate.py` the decision whether traffic may come and the sentence that explains it.
+and `step`, `output.py` what follows a check of the output, `gate.py` the decision whether traffic may come and
+the sentence that explains it.
 """
 
 from sidecar.lifecycle.events import (
@@ -12,6 +13,7 @@ from sidecar.lifecycle.events import (
     AttemptStarted,
     AttemptTerminating,
     Cancel,
+    CheckAsked,
     ChildExited,
     Command,
     DrainAsked,
@@ -23,6 +25,7 @@ from sidecar.lifecycle.events import (
     Publish,
     Quarantine,
     RecordBoot,
+    Remember,
     RestartEngine,
     Restore,
     RestoreEnded,
@@ -30,6 +33,7 @@ from sidecar.lifecycle.events import (
     RetryLater,
     RewarmAsked,
     Started,
+    StartStuck,
     StopAsked,
     StopEngine,
     Unprove,
@@ -50,6 +54,7 @@ __all__ = [
     "AttemptStarted",
     "AttemptTerminating",
     "Cancel",
+    "CheckAsked",
     "ChildExited",
     "Command",
     "DrainAsked",
@@ -66,6 +71,7 @@ __all__ = [
     "Publish",
     "Quarantine",
     "RecordBoot",
+    "Remember",
     "RestartEngine",
     "Restore",
     "RestoreEnded",
@@ -74,6 +80,7 @@ __all__ = [
     "RewarmAsked",
     "Snapshot",
     "Started",
+    "StartStuck",
     "StopAsked",
     "StopEngine",
     "Suspension",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 class Started:
     """The daemon is up. `adoptable` names a proven engine that still runs; `engine_runs` that one answers already.
 
-    `restore` is how an earlier process of this pod ended the restore for that engine, from `generation`.
+    `restore` is how an earlier process of this pod ended the restore for that engine, from `generation`; `fallback` is the
+    number of the fallback with which the proven engine runs.
     """
 
     adoptable: str = ""
@@ -20,6 +21,7 @@ class Started:
     generation: str = ""
     engine_runs: bool = False
     restore: str = "skipped"
+    fallback: int = 0
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,11 @@ class AttemptOpened:
 
 @dataclass(frozen=True)
 class AttemptStarted:
-    """A launcher started the engine; `by` whom the start was decided: `sidecar` or `launcher`."""
+    """A launcher started the engine, with this fallback; `by` whom the start was decided: `sidecar` or `launcher`."""
 
     attempt: str
     by: str
+    fallback: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,19 @@ class AttemptTerminating:
 
 
 @dataclass(frozen=True)
+class StartStuck:
+    """The engine of this attempt hangs while it starts, and another start without what it is blamed on may not."""
+
+    attempt: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class AttemptClosed:
     """A launcher and its engine are gone. `counts`: the cause may be the restored cache.
 
-    `passing`: it was none of the cache's doing, and another start on what lies in it gets further.
+    `passing`: it was none of the cache's doing, and another start on what lies in it gets further. `by_itself`: nobody
+    asked it to end or killed it.
     """
 
     attempt: str
@@ -56,6 +68,7 @@ class AttemptClosed:
     counts: bool
     restarting: bool = False
     passing: bool = False
+    by_itself: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,12 +90,17 @@ class EngineObserved:
 
 @dataclass(frozen=True)
 class RestoreEnded:
-    """A restore ended, in whatever way, and the launcher may go on."""
+    """A restore ended, in whatever way, and the launcher may go on, with the fallback of this number.
+
+    `why`: the fallback was remembered from an earlier pod, with what was wrong without it.
+    """
 
     work: int
     outcome: str
     generation: str = ""
     detail: str = ""
+    fallback: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +118,8 @@ class WarmEnded:
 
 @dataclass(frozen=True)
 class VerifyEnded:
-    """The output check ended: passed, skipped (nothing that tells could be asked), degenerate, failed or engine_gone.
+    """The output check ended: passed, skipped (nothing that tells could be asked), degenerate, wrong (not what the golden
+    file has), unchecked (the golden file or the comparison with it can't be used), failed (no answer) or engine_gone.
 
     `restart` says why the engine is restarted before any traffic comes, now that it is good; empty: it is not. Whoever
     asks for it has made sure that it is not asked for again.
@@ -125,6 +144,13 @@ class RewarmAsked:
 
 
 @dataclass(frozen=True)
+class CheckAsked:
+    """Somebody asked for another check of the output, or a sample of it was bad: then `suspicion` says what."""
+
+    suspicion: str = ""
+
+
+@dataclass(frozen=True)
 class DrainAsked:
     """Somebody asked that no more traffic comes."""
 
@@ -141,6 +167,7 @@ Event = (
     | AttemptOpened
     | AttemptStarted
     | AttemptTerminating
+    | StartStuck
     | AttemptClosed
     | ChildExited
     | EngineObserved
@@ -149,6 +176,7 @@ Event = (
     | VerifyEnded
     | RetryDue
     | RewarmAsked
+    | CheckAsked
     | DrainAsked
     | StopAsked
 )
@@ -161,11 +189,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Restore:
-    """Lay the caches down and let the launcher go on. `plan`: fresh, keep (this pod's own cache) or cold."""
+    """Lay the caches down and let the launcher go on. `plan`: fresh, keep (this pod's own cache) or cold.
+
+    `fallback` is the number of the fallback that this pod has come to; 0: none, unless an earlier pod's is remembered.
+    """
 
     work: int
     attempt: str
     plan: str
+    fallback: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,6 +254,14 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Remember:
+    """Write into the store that the engine is good with this fallback and was not without it, for pods to come."""
+
+    fallback: int
+    why: str
+
+
+@dataclass(frozen=True)
 class RestartEngine:
     """Ask the launcher to end the engine and to open a new attempt."""
 
@@ -259,6 +299,7 @@ Command = (
     | Unprove
     | RecordBoot
     | Quarantine
+    | Remember
     | RestartEngine
     | RetryLater
     | StopEngine

@@ -31,6 +31,33 @@ def gate(snapshot: Snapshot) -> Gate:
     return Gate(ready, ready and snapshot.flagged, _SENTENCES[snapshot.phase](snapshot))
 
 
+def fallback_sentence(s: Snapshot) -> str:
+    """Say with which fallback the engine runs and why; empty when it runs as it was asked to."""
+    if not s.fallback:
+        return ""
+    why = f" Without it: {s.fallback_why}" if s.fallback_why else ""
+    return (
+        f"The engine runs with fallback {s.fallback} of {len(s.fallbacks)}, `{s.fallbacks[s.fallback - 1]}`, and not as it "
+        f"was asked to.{why}"
+    )
+
+
+def _by_hand(s: Snapshot) -> str:
+    """Say what is left to try and by whom, where the engine is held for its output."""
+    following = f"`{s.fallbacks[s.next_fallback - 1]}`" if s.next_fallback else ""
+    if following and (s.mode is Mode.BESIDE or not s.attempt):
+        return (
+            f"There is no launcher that could restart the engine with another command: change it by hand (next to try: "
+            f"{following}) and start the pod anew."
+        )
+    if s.fallbacks and not following:
+        return (
+            f"None of the {len(s.fallbacks)} fallbacks was good either. Look at the golden file, the model and the KV cache's "
+            "dtype; then delete the pod, or run `warmup-sidecar golden run` once the cause is mended."
+        )
+    return "Check the KV cache's dtype and scales, then delete the pod or run `warmup-sidecar rewarm`."
+
+
 def _awaiting_launcher(s: Snapshot) -> str:
     if s.stopping:
         return f"The engine ended, as it was asked to: {s.died}"
@@ -64,18 +91,22 @@ def _warming(_: Snapshot) -> str:
 
 
 def _verifying(s: Snapshot) -> str:
+    if s.suspension is Suspension.DEGENERATE:
+        return f"While the engine served, its output turned bad; all of it is checked. {s.verify_sentence}"
     if s.adopting:
         return "This engine was proven before the sidecar restarted; one request checks that it still answers."
-    return "Warm-up has ended; checking that the output is not degenerate."
+    return "Warm-up has ended; checking that the output is good."
 
 
 def _ready(s: Snapshot) -> str:
-    parts = [s.warm_sentence or "Warm-up was not needed."]
-    if s.verify_sentence:
-        parts.append(s.verify_sentence)
-    if s.flagged:
+    parts = [fallback_sentence(s), s.warm_sentence or "Warm-up was not needed.", s.verify_sentence]
+    if s.unproven:
         parts.append("Serving by policy, without full proof.")
-    return " ".join(parts)
+    if s.fallback:
+        parts.append(
+            "Later pods start with the fallback at once, if it is remembered, until `warmup-sidecar golden lift`."
+        )
+    return " ".join(filter(None, parts))
 
 
 def _suspended(s: Snapshot) -> str:
@@ -88,10 +119,13 @@ def _suspended(s: Snapshot) -> str:
         )
     if s.suspension is Suspension.GPU_LOST:
         return f"{s.engine_detail} It is warmed and checked again should the GPU come back."
-    if s.suspension is Suspension.DEGENERATE:
+    if s.suspension in (Suspension.DEGENERATE, Suspension.WRONG):
+        parts = (fallback_sentence(s), s.verify_sentence, "Held by policy on_golden_failed.", _by_hand(s))
+        return " ".join(filter(None, parts))
+    if s.suspension is Suspension.UNCHECKED:
         return (
-            f"{s.verify_sentence} Held by policy on_golden_failed; check the KV-cache dtype "
-            "and scales, then delete the pod or run `warmup-sidecar rewarm`."
+            f"{s.verify_sentence} Held by policy on_golden_failed until the output can be compared, which is tried every 30 s; "
+            "mend the golden file, or let policy `serve` take such pods."
         )
     if s.suspension is Suspension.BROKEN:
         return f"The engine can't generate: {s.verify_sentence} It is tried again every 30 s."

@@ -6,7 +6,8 @@ No transition is decided here.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 class Phase(enum.Enum):
@@ -41,6 +42,8 @@ class Suspension(enum.Enum):
     ASLEEP = "asleep"
     STALLED = "stalled"
     DEGENERATE = "degenerate"
+    WRONG = "wrong"
+    UNCHECKED = "unchecked"
     BROKEN = "broken"
     UNWARMED = "unwarmed"
     GPU_LOST = "gpu_lost"
@@ -68,6 +71,11 @@ class Snapshot:
     its end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
     `cold_next` makes the next restore a cold start; `relaunch` that the daemon's own child is started again, because it
     died on a restored cache and may live without it, or gets further on what it compiled.
+
+    `fallbacks` are the changes of the engine's command that may be tried, in order, and never change. `fallback` is the
+    number of the one that this attempt has or the next one gets, from 1, and 0 is the command as it was asked for;
+    `fallback_why` says what was wrong without it. `tried` is the highest number so far: each is tried once in a pod.
+    `failed_starts` counts deaths before ready with it; `trusted` says that an engine with it was good before.
     """
 
     mode: Mode
@@ -94,8 +102,31 @@ class Snapshot:
     adopting: bool = False
     stopping: bool = False
     drained_by: str = ""
+    fallbacks: tuple[str, ...] = ()
+    fallback: int = 0
+    fallback_why: str = ""
+    tried: int = 0
+    failed_starts: int = 0
+    trusted: bool = False
+
+    @property
+    def unproven(self) -> bool:
+        """Say whether this pod takes traffic by policy, without full proof."""
+        return self.warm not in ("converged", "adopted") or self.verify != "passed"
 
     @property
     def flagged(self) -> bool:
-        """Say whether this pod takes traffic by policy, without full proof."""
-        return self.warm not in ("converged", "adopted") or self.verify != "passed"
+        """Say whether people should know more of a pod than that it is ready: unproven, or not as it was asked for."""
+        return self.unproven or self.fallback > 0
+
+    @property
+    def next_fallback(self) -> int:
+        """Give the number of the next fallback; 0: none is left."""
+        return self.tried + 1 if self.tried < len(self.fallbacks) else 0
+
+    def cleared(self, phase: Phase, **changes: Any) -> Snapshot:
+        """Enter a phase without anything that the last warm-up, check or suspension left behind."""
+        clean = replace(
+            self, phase=phase, warm="", warm_sentence="", verify="", verify_sentence="", suspension=None, adopting=False
+        )
+        return replace(clean, **changes)

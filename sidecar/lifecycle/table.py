@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from sidecar.lifecycle import events as e
+from sidecar.lifecycle import output
+from sidecar.lifecycle.output import Result
 from sidecar.lifecycle.states import SUSPENDING, Mode, Phase, Policy, Snapshot, Suspension
 
-Result = tuple[Snapshot, tuple[e.Command, ...]]
 Handler = Callable[[Snapshot, Any, Policy], Result]
 
 #: Two deaths before ready on one generation condemn it; one may have had another cause.
@@ -20,9 +21,6 @@ DEATHS_TO_QUARANTINE = 2
 
 #: What of the watcher's words means that no process answers any more. A time-out is not among them: it is load.
 GONE = frozenset({"gone", "unreachable", "starting", "not_an_engine"})
-
-#: Restores after which the output of a cold start may differ.
-RESTORED = frozenset({"hit", "partial", "kept"})
 
 
 class ImpossibleTransition(Exception):
@@ -40,14 +38,6 @@ def _stay(s: Snapshot, event: e.Event, policy: Policy) -> Result:
 
 def _impossible(s: Snapshot, event: e.Event, policy: Policy) -> Result:
     raise ImpossibleTransition(f"{event!r} can't happen in phase {s.phase.value}; snapshot: {s!r}")
-
-
-def _cleared(s: Snapshot, phase: Phase, **changes: Any) -> Snapshot:
-    """Enter a phase without anything that the last warm-up, check or suspension left behind."""
-    clean = replace(
-        s, phase=phase, warm="", warm_sentence="", verify="", verify_sentence="", suspension=None, adopting=False
-    )
-    return replace(clean, **changes)
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
@@ -68,6 +58,9 @@ def _started(s: Snapshot, event: e.Started, policy: Policy) -> Result:
             warm="adopted",
             adopting=True,
             warm_sentence="Adopted: this engine was proven before the sidecar restarted.",
+            fallback=event.fallback,
+            tried=event.fallback,
+            trusted=event.fallback > 0,
         )
         return adopted, (e.Verify(adopted.work, canary=True),)
     if s.mode is Mode.BESIDE:
@@ -78,8 +71,8 @@ def _started(s: Snapshot, event: e.Started, policy: Policy) -> Result:
 
 
 def _restore(s: Snapshot, plan: str, *before: e.Command) -> Result:
-    after = _cleared(s, Phase.RESTORING, work=s.work + 1, identity="", restore="", engine_detail="")
-    return after, (*before, e.Restore(after.work, after.attempt, plan))
+    after = s.cleared(Phase.RESTORING, work=s.work + 1, identity="", restore="", engine_detail="")
+    return after, (*before, e.Restore(after.work, after.attempt, plan, after.fallback))
 
 
 # --- attempts: one start of the engine each -------------------------------------------------------------------------
@@ -90,7 +83,7 @@ def _open(s: Snapshot, event: e.AttemptOpened, policy: Policy) -> Result:
         return s, ()
     before: tuple[e.Command, ...] = (e.Cancel(), e.Unprove())
     if s.attempt and s.phase in _BEFORE_READY:
-        s, died = _death(s, "its container started again.", counts=True)
+        s, died = _death(s, "its container started again.", counts=True, by_itself=True)
         before += died
     plan = "cold" if s.cold_next else "keep" if s.had_attempt and not s.crashed else "fresh"
     opened = replace(
@@ -101,10 +94,17 @@ def _open(s: Snapshot, event: e.AttemptOpened, policy: Policy) -> Result:
 
 def _engine_started(s: Snapshot, event: e.AttemptStarted, policy: Policy) -> Result:
     if s.phase is Phase.RESTORING and event.attempt == s.attempt and event.by == "launcher":
-        return replace(s, phase=Phase.AWAITING_ENGINE, restore="late"), (e.Cancel(),)
+        return replace(s, phase=Phase.AWAITING_ENGINE, restore="late", fallback=0, fallback_why=""), (e.Cancel(),)
     if s.phase is Phase.AWAITING_LAUNCHER:
         return replace(
-            s, phase=Phase.AWAITING_ENGINE, attempt=event.attempt, had_attempt=True, restore="skipped", identity=""
+            s,
+            phase=Phase.AWAITING_ENGINE,
+            attempt=event.attempt,
+            had_attempt=True,
+            restore="skipped",
+            identity="",
+            fallback=event.fallback,
+            tried=max(s.tried, event.fallback),
         ), ()
     return s, ()
 
@@ -115,27 +115,37 @@ def _terminating(s: Snapshot, event: e.AttemptTerminating, policy: Policy) -> Re
     return _drain(s, e.DrainAsked("the engine's container, which is ending"), policy)
 
 
+def _stuck(s: Snapshot, event: e.StartStuck, policy: Policy) -> Result:
+    if event.attempt != s.attempt or not output.renewable(s):
+        return s, ()
+    after = s.cleared(Phase.AWAITING_LAUNCHER, identity="", restore="", died=event.reason)
+    return after, (e.RestartEngine(s.attempt, event.reason),)
+
+
 def _closed(s: Snapshot, event: e.AttemptClosed, policy: Policy) -> Result:
     if event.attempt != s.attempt:
         return s, ()
     commands: tuple[e.Command, ...] = (e.Cancel(), e.Unprove())
     if not event.restarting:
-        worth_it = event.passing or (event.counts and s.generation != "")
+        changed = event.by_itself and s.fallback > 0 and not s.trusted
+        worth_it = changed or event.passing or (event.counts and s.generation != "")
         relaunch = s.mode is Mode.CHILD and worth_it and not s.served
-        s, died = _death(replace(s, relaunch=relaunch), event.detail, event.counts)
+        s, died = _death(replace(s, relaunch=relaunch), event.detail, event.counts, event.by_itself)
         commands += died
-    return _cleared(s, Phase.AWAITING_LAUNCHER, attempt="", identity="", restore=""), commands
+    return s.cleared(Phase.AWAITING_LAUNCHER, attempt="", identity="", restore=""), commands
 
 
 def _closed_while_draining(s: Snapshot, event: e.AttemptClosed, policy: Policy) -> Result:
     if event.attempt != s.attempt:
         return s, ()
-    after = _cleared(s, Phase.AWAITING_LAUNCHER, attempt="", identity="", restore="", died=event.detail)
+    after = s.cleared(Phase.AWAITING_LAUNCHER, attempt="", identity="", restore="", died=event.detail)
     return after, (e.Unprove(),)
 
 
-def _death(s: Snapshot, detail: str, counts: bool) -> tuple[Snapshot, tuple[e.Command, ...]]:
+def _death(s: Snapshot, detail: str, counts: bool, by_itself: bool) -> tuple[Snapshot, tuple[e.Command, ...]]:
     s = replace(s, died=detail, crashed=s.crashed or counts)
+    if by_itself:
+        s = output.give_up_fallback(s, detail)
     if not counts or s.served:
         return s, ()
     s = replace(s, deaths=s.deaths + 1)
@@ -152,10 +162,10 @@ def _death(s: Snapshot, detail: str, counts: bool) -> tuple[Snapshot, tuple[e.Co
 def _child_exited(s: Snapshot, event: e.ChildExited, policy: Policy) -> Result:
     # Nobody else starts it again: in a container of its own the kubelet does.
     if s.relaunch and not s.stopping:
-        return _cleared(s, Phase.AWAITING_LAUNCHER, relaunch=False), (e.Cancel(), e.Launch())
+        return s.cleared(Phase.AWAITING_LAUNCHER, relaunch=False), (e.Cancel(), e.Launch())
     # A shell's word for "ended by the signal that we sent" is not a failure of a stop that was asked for.
     code = 0 if s.stopping and event.code in (0, 130, 143) else event.code
-    return _cleared(s, Phase.STOPPED), (e.Cancel(), e.Unprove(), e.Exit(code))
+    return s.cleared(Phase.STOPPED), (e.Cancel(), e.Unprove(), e.Exit(code))
 
 
 # --- restoring ------------------------------------------------------------------------------------------------------
@@ -166,8 +176,18 @@ def _restore_ended(s: Snapshot, event: e.RestoreEnded, policy: Policy) -> Result
         return s, ()
     known = s.generation if event.outcome == "kept" and not event.generation else event.generation
     deaths = s.deaths if known == s.generation else 0
+    number = min(event.fallback, len(s.fallbacks))
     return replace(
-        s, phase=Phase.AWAITING_ENGINE, restore=event.outcome, generation=known, deaths=deaths, cold_next=False
+        s,
+        phase=Phase.AWAITING_ENGINE,
+        restore=event.outcome,
+        generation=known,
+        deaths=deaths,
+        cold_next=False,
+        fallback=number,
+        fallback_why=(event.why or s.fallback_why) if number else "",
+        tried=max(s.tried, number),
+        trusted=number > 0 and (bool(event.why) or (s.trusted and number == s.fallback)),
     ), ()
 
 
@@ -181,7 +201,7 @@ def _observed_restoring(s: Snapshot, event: e.EngineObserved, policy: Policy) ->
 
 
 def _warm(s: Snapshot, identity: str, *before: e.Command) -> Result:
-    after = _cleared(s, Phase.WARMING, work=s.work + 1, identity=identity, engine_detail="", drained_by="")
+    after = s.cleared(Phase.WARMING, work=s.work + 1, identity=identity, engine_detail="", drained_by="")
     return after, (*before, e.Warm(after.work))
 
 
@@ -202,7 +222,7 @@ def _observed_working(s: Snapshot, event: e.EngineObserved, policy: Policy) -> R
     if event.state in GONE:
         return _lost(s, event, e.Cancel())
     if event.state == "asleep":
-        return _cleared(s, Phase.SUSPENDED, suspension=Suspension.ASLEEP), (e.Cancel(),)
+        return s.cleared(Phase.SUSPENDED, suspension=Suspension.ASLEEP), (e.Cancel(),)
     if event.state == "up" and event.identity and s.identity and event.identity != s.identity:
         return _warm(s, event.identity, e.Cancel())
     if event.state == "up" and event.identity and not s.identity:
@@ -214,10 +234,10 @@ def _observed_ready(s: Snapshot, event: e.EngineObserved, policy: Policy) -> Res
     if event.state in GONE:
         return _lost(s, event, e.Cancel(), e.Unprove())
     if (cause := SUSPENDING.get(event.state)) is not None:
-        return _cleared(s, Phase.SUSPENDED, suspension=cause, engine_detail=event.detail), (e.Cancel(), e.Unprove())
+        return s.cleared(Phase.SUSPENDED, suspension=cause, engine_detail=event.detail), (e.Cancel(), e.Unprove())
     if event.state == "up" and event.identity and event.identity != s.identity:
         if not s.identity:
-            return replace(s, identity=event.identity), (() if s.flagged else (e.Prove(event.identity),))
+            return replace(s, identity=event.identity), (() if s.unproven else (e.Prove(event.identity),))
         return _warm(s, event.identity, e.Cancel(), e.Unprove())
     return s, ()
 
@@ -230,12 +250,12 @@ def _observed_suspended(s: Snapshot, event: e.EngineObserved, policy: Policy) ->
     if event.state == "up" and (woke or other):
         return _warm(s, event.identity, e.Cancel())
     if event.state == "asleep" and s.suspension is not Suspension.ASLEEP:
-        return _cleared(s, Phase.SUSPENDED, suspension=Suspension.ASLEEP), (e.Cancel(),)
+        return s.cleared(Phase.SUSPENDED, suspension=Suspension.ASLEEP), (e.Cancel(),)
     return s, ()
 
 
 def _lost(s: Snapshot, event: e.EngineObserved, *commands: e.Command) -> Result:
-    return _cleared(s, Phase.AWAITING_ENGINE, identity="", engine_detail=event.detail), commands
+    return s.cleared(Phase.AWAITING_ENGINE, identity="", engine_detail=event.detail), commands
 
 
 # --- warming and verifying ------------------------------------------------------------------------------------------
@@ -246,7 +266,7 @@ def _warm_ended(s: Snapshot, event: e.WarmEnded, policy: Policy) -> Result:
         return s, ()
     s = replace(s, warm=event.outcome, warm_sentence=event.sentence)
     if event.outcome == "engine_gone":
-        return _cleared(s, Phase.AWAITING_ENGINE, identity="", engine_detail=event.sentence), ()
+        return s.cleared(Phase.AWAITING_ENGINE, identity="", engine_detail=event.sentence), ()
     if event.outcome != "converged" and (event.on_unwarmed or policy.on_unwarmed) == "hold":
         return replace(s, phase=Phase.SUSPENDED, suspension=Suspension.UNWARMED), ()
     after = replace(s, phase=Phase.VERIFYING, work=s.work + 1)
@@ -258,71 +278,29 @@ def _verify_ended(s: Snapshot, event: e.VerifyEnded, policy: Policy) -> Result:
         return s, ()
     s = replace(s, verify=event.outcome, verify_sentence=event.sentence)
     if event.outcome == "engine_gone":
-        return _cleared(s, Phase.AWAITING_ENGINE, identity="", engine_detail=event.sentence), ()
-    if event.restart and event.outcome == "passed" and _renewable(s):
-        return _renew(s, event.restart)
+        return s.cleared(Phase.AWAITING_ENGINE, identity="", engine_detail=event.sentence), ()
+    if event.restart and event.outcome == "passed" and output.renewable(s):
+        return output.renew(s, event.restart)
     if event.outcome in ("passed", "skipped"):
-        return _ready(s)
+        return output.ready(s)
     if s.adopting:
         return _warm(s, s.identity, e.Unprove())
-    if event.outcome == "degenerate":
-        return _degenerate(s, policy)
+    if event.outcome in output.BAD:
+        return output.bad(s, policy)
+    if event.outcome == "unchecked":
+        return output.unchecked(s, policy)
     after = replace(s, phase=Phase.SUSPENDED, suspension=Suspension.BROKEN, work=s.work + 1)
     return after, (e.RetryLater(after.work),)
-
-
-def _renewable(s: Snapshot) -> bool:
-    """Say whether the engine may be restarted: by its launcher, and never after users' requests could come.
-
-    That it happens once is remembered where it outlives the daemon, in the control directory.
-    """
-    return s.mode is not Mode.BESIDE and bool(s.attempt) and not (s.served or s.adopting)
-
-
-def _renew(s: Snapshot, why: str) -> Result:
-    died = "it had started cold and is restarted once, before any traffic comes, on the caches that it made."
-    after = _cleared(s, Phase.AWAITING_LAUNCHER, identity="", restore="", died=died)
-    return after, (e.RestartEngine(s.attempt, why),)
-
-
-def _ready(s: Snapshot) -> Result:
-    boot = (e.RecordBoot(s.generation, "ready"),) if s.generation and not s.adopting and s.verify == "passed" else ()
-    after = replace(s, phase=Phase.READY, adopting=False, served=True, deaths=0, died="", cold_retried=False)
-    proof = (e.Prove(s.identity),) if s.identity and not after.flagged else ()
-    return after, (*proof, *boot, e.Publish())
-
-
-def _degenerate(s: Snapshot, policy: Policy) -> Result:
-    for choice in policy.on_golden_failed:
-        if choice == "retry-cold" and s.mode is not Mode.BESIDE and s.restore in RESTORED and not s.cold_retried:
-            condemned = (
-                (e.Quarantine(s.generation, f"Output was degenerate: {s.verify_sentence}"),) if s.generation else ()
-            )
-            after = _cleared(
-                s,
-                Phase.AWAITING_LAUNCHER,
-                cold_next=True,
-                cold_retried=True,
-                generation="",
-                identity="",
-                restore="",
-                died="its output was degenerate, so it is restarted with empty caches.",
-            )
-            return after, (*condemned, e.RestartEngine(s.attempt, "output is degenerate; retrying with empty caches"))
-        if choice == "serve":
-            return _ready(s)
-        if choice == "hold":
-            break
-    return replace(s, phase=Phase.SUSPENDED, suspension=Suspension.DEGENERATE), ()
 
 
 # --- people and time ------------------------------------------------------------------------------------------------
 
 
 def _retry_due(s: Snapshot, event: e.RetryDue, policy: Policy) -> Result:
-    if event.work != s.work or s.suspension is not Suspension.BROKEN:
+    if event.work != s.work or s.suspension not in (Suspension.BROKEN, Suspension.UNCHECKED):
         return s, ()
-    return _warm(s, s.identity)
+    # Nothing was wrong with the engine, so that it stays warm.
+    return output.check(s, "") if s.suspension is Suspension.UNCHECKED else _warm(s, s.identity)
 
 
 def _rewarm(s: Snapshot, event: e.RewarmAsked, policy: Policy) -> Result:
@@ -331,16 +309,22 @@ def _rewarm(s: Snapshot, event: e.RewarmAsked, policy: Policy) -> Result:
     return _warm(s, s.identity, e.Cancel(), e.Unprove())
 
 
+def _check(s: Snapshot, event: e.CheckAsked, policy: Policy) -> Result:
+    if output.is_checkable(s):
+        return output.check(s, event.suspicion, e.Cancel(), e.Unprove())
+    return s, ()
+
+
 def _drain(s: Snapshot, event: e.DrainAsked, policy: Policy) -> Result:
-    return _cleared(s, Phase.DRAINING, drained_by=event.by), (e.Cancel(), e.Unprove())
+    return s.cleared(Phase.DRAINING, drained_by=event.by), (e.Cancel(), e.Unprove())
 
 
 def _stop(s: Snapshot, event: e.StopAsked, policy: Policy) -> Result:
     if s.mode is Mode.CHILD and s.phase is not Phase.STARTING:
-        after = _cleared(s, Phase.DRAINING, stopping=True, drained_by="the end of the sidecar")
+        after = s.cleared(Phase.DRAINING, stopping=True, drained_by="the end of the sidecar")
         return after, (e.Cancel(), e.Unprove(), e.StopEngine())
     # The engine may outlive this daemon (a restart of the sidecar alone), so what was proven stays proven.
-    return _cleared(s, Phase.STOPPED, stopping=True), (e.Cancel(), e.Exit(0))
+    return s.cleared(Phase.STOPPED, stopping=True), (e.Cancel(), e.Exit(0))
 
 
 _BEFORE_READY = (Phase.RESTORING, Phase.AWAITING_ENGINE, Phase.WARMING, Phase.VERIFYING)
@@ -363,6 +347,7 @@ _BY_EVENT: dict[type[Any], dict[Phase, Handler]] = {
     e.AttemptTerminating: _everywhere(
         _terminating, but={Phase.STARTING: _impossible, Phase.DRAINING: _stay, Phase.AWAITING_LAUNCHER: _stay}
     ),
+    e.StartStuck: _rows({Phase.AWAITING_ENGINE: _stuck}, otherwise=_stay),
     e.AttemptClosed: _everywhere(
         _closed,
         but={Phase.STARTING: _impossible, Phase.AWAITING_LAUNCHER: _stay, Phase.DRAINING: _closed_while_draining},
@@ -385,6 +370,7 @@ _BY_EVENT: dict[type[Any], dict[Phase, Handler]] = {
     e.VerifyEnded: _rows({Phase.VERIFYING: _verify_ended}, otherwise=_stay),
     e.RetryDue: _rows({Phase.SUSPENDED: _retry_due}, otherwise=_stay),
     e.RewarmAsked: _rows({Phase.READY: _rewarm, Phase.SUSPENDED: _rewarm, Phase.DRAINING: _rewarm}, otherwise=_stay),
+    e.CheckAsked: _rows({Phase.READY: _check, Phase.SUSPENDED: _check}, otherwise=_stay),
     e.DrainAsked: _everywhere(_drain, but={Phase.STARTING: _stay, Phase.DRAINING: _stay}),
     e.StopAsked: _everywhere(_stop),
 }

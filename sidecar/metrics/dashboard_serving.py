@@ -82,6 +82,30 @@ ON_CALL = Row(
             ],
         ),
         Panel(
+            "Output checks that were not good",
+            "By how they ended; wrong: not what the golden file has.",
+            [
+                asked(
+                    'sum by (outcome) (increase(@verify_total{PODS, outcome!~"passed|skipped|engine_gone"}'
+                    "[$__rate_interval])) > 0",
+                    "{{outcome}}",
+                )
+            ],
+        ),
+        Panel(
+            "Drift from the golden file",
+            "By how much the probability of a recorded token changed on average.",
+            [asked("max by (pod) (@golden_drift_ratio{PODS})", EACH_POD)],
+            "percentunit",
+            bad=0.05,
+        ),
+        Panel(
+            "Pods with a fallback",
+            "Engines that run with another command than they were asked to, because their output was bad.",
+            [asked("max by (pod, change) (@fallback_info{PODS} == 1)")],
+            kind="table",
+        ),
+        Panel(
             "Compiled while serving",
             "By family.",
             [grown("kernels_compiled_total", "family", "$__rate_interval", ', when="after_ready"')],

@@ -84,6 +84,9 @@ class Metrics(Numbers):
         self._add("restore_files_total", number(result.get("files")))
         for reason, files in mapping(result.get("rejected")).items():
             self._add("restore_files_rejected_total", number(files), str(reason))
+        for source, count in mapping(result.get("sources")).items():
+            self._add("restore_source_bytes_total", number(mapping(count).get("bytes")), str(source))
+            self._add("restore_source_seconds_total", number(mapping(count).get("seconds")), str(source))
 
     def effectiveness(self, ratios: Mapping[str, float]) -> None:
         """Note per family which share of the kernels needed came from the store and was used, 0 to 1."""
@@ -132,9 +135,29 @@ class Metrics(Numbers):
         """Note how a check of the output ended."""
         self._add("verify_total", 1, outcome)
 
+    def observe_golden(self, result: Mapping[str, Any]) -> None:
+        """Note how a golden check ended: `seconds`, `drift_percent` where it was measured, and the prompts that `failed`."""
+        drift = number(result.get("drift_percent"))
+        self._optional("golden_drift_ratio", None if drift is None else drift / 100)
+        self._optional("golden_failed_prompts", float(len(result.get("failed") or ())))
+        self._observe("golden_seconds", number(result.get("seconds")) or 0.0)
+
+    def fallback(self, active: int, change: str) -> None:
+        """Note with which fallback the engine runs, by number and text; 0: with none."""
+        self._set("fallback_active", float(active))
+        self._replace("fallback_info", {(change[:200],): 1.0} if active else {})
+
+    def count_fallback(self) -> None:
+        """Count a start of the engine with a fallback."""
+        self._add("fallback_starts_total", 1)
+
+    def observe_sample(self, outcome: str) -> None:
+        """Note how a sample of the output was, that was taken while serving."""
+        self._add("output_samples_total", 1, outcome)
+
     def engine_state(self, state: str) -> None:
         """Note how the engine looks: one of ENGINE_STATES."""
-        self._set("engine_up", float(state in ("up", "asleep", "stalled")))
+        self._set("engine_up", float(state in ("up", "asleep", "stalled", "gpu_lost")))
         self._one_of("engine_state", state)
 
     def engine_stats(self, stats: Mapping[str, Any] | None) -> None:

@@ -34,7 +34,7 @@ BUCKETS = len(SECONDS) + 1
 PHASES = tuple(phase.value for phase in Phase)
 ON_THE_WAY = tuple(phase for phase in PHASES if phase not in ("ready", "stopped"))
 SUSPENSIONS = tuple(cause.value for cause in Suspension)
-ENGINE_STATES = ("up", "gone", "unreachable", "busy", "starting", "asleep", "stalled", "not_an_engine")
+ENGINE_STATES = ("up", "gone", "unreachable", "busy", "starting", "asleep", "stalled", "gpu_lost", "not_an_engine")
 RESTORE_OUTCOMES = (
     "hit",
     "partial",
@@ -49,11 +49,12 @@ RESTORE_OUTCOMES = (
 )
 PUBLISH_OUTCOMES = ("published", "nothing_new", "failed", "read_only", "timed_out", "disabled", OTHER)
 WARM_OUTCOMES = ("converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed", OTHER)
-VERIFY_OUTCOMES = ("passed", "degenerate", "failed", "engine_gone", "skipped", OTHER)
+VERIFY_OUTCOMES = ("passed", "degenerate", "wrong", "unchecked", "failed", "engine_gone", "skipped", OTHER)
 #: Ends that the engine did not bring about itself are `asked`, those without a known cause `exited`.
 _PLAIN_ENDS = ("restart", "terminated", "clean", "crash")
 RESTART_CAUSES = ("exited", "replaced", "asked", *(cause for cause in CAUSES if cause not in _PLAIN_ENDS), OTHER)
 REJECT_REASONS = (*REASONS, "excluded", "left_out", OTHER)
+RESTORE_SOURCES = ("node", "volume", "bucket", OTHER)
 STARTS = ("adopted", *RESTORE_OUTCOMES)
 
 #: Where numbers come from; each part of the engine's is a source of its own.
@@ -132,6 +133,20 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("restore_bytes_total", "counter", "Bytes laid down in the live cache by restores.", "bytes"),
     Metric("restore_files_total", "counter", "Files laid down in the live cache by restores."),
+    Metric(
+        "restore_source_bytes_total",
+        "counter",
+        "Bytes of archives by where they came from.",
+        "bytes",
+        {"source": RESTORE_SOURCES},
+    ),
+    Metric(
+        "restore_source_seconds_total",
+        "counter",
+        "Time from the first to the last archive of a restore by where they came from; sources are read at the same time.",
+        "seconds",
+        {"source": RESTORE_SOURCES},
+    ),
     Metric(
         "restore_files_rejected_total",
         "counter",
@@ -222,6 +237,42 @@ TABLE: tuple[Metric, ...] = (
         "seconds",
     ),
     Metric("verify_total", "counter", "Checks of the output by how they ended.", "", {"outcome": VERIFY_OUTCOMES}),
+    Metric(
+        "golden_drift_ratio",
+        "gauge",
+        "By how much the probability of a recorded token changed on average in the last golden check, 0 to 1.",
+        "ratio",
+        optional=True,
+    ),
+    Metric(
+        "golden_failed_prompts",
+        "gauge",
+        "Prompts whose output was not what the golden file has, in the last golden check.",
+        optional=True,
+    ),
+    Metric("golden_seconds", "histogram", "How long golden checks took.", "seconds", buckets=BUCKETS),
+    Metric(
+        "fallback_active",
+        "gauge",
+        "Number of the fallback with which the engine runs, counted from 1; 0: it runs as it was asked to.",
+    ),
+    Metric(
+        "fallback_info",
+        "gauge",
+        "1 for the fallback with which the engine runs.",
+        "",
+        {"change": None},
+        optional=True,
+        most={"change": 1},
+    ),
+    Metric("fallback_starts_total", "counter", "Starts of the engine with a fallback."),
+    Metric(
+        "output_samples_total",
+        "counter",
+        "Samples of the output that were taken while serving, by how they were.",
+        "",
+        {"outcome": VERIFY_OUTCOMES},
+    ),
     Metric("engine_up", "gauge", "1 while the engine answers its health check with 200."),
     Metric(
         "engine_state",

@@ -13,7 +13,7 @@ from sidecar.caches.client import RecordRequest
 from sidecar.handshake import Proven
 from sidecar.kube.events import QUARANTINED
 from sidecar.lifecycle import Mode
-from sidecar.supervisor import following, history, restoring, serving, warming
+from sidecar.supervisor import fallbacks, following, history, restoring, serving, warming
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.pod import Pod
 
@@ -68,7 +68,8 @@ class PodActivities:
                 self._child.stop()
             case lifecycle.Prove(identity) if control is not None:
                 generation = (pod.restored.generation if pod.restored else None) or ""
-                control.write_proven(Proven(pod.restored_attempt or self._attempt(), identity, generation))
+                attempt = pod.restored_attempt or self._attempt()
+                control.write_proven(Proven(attempt, identity, generation, pod.fallback_text))
             case lifecycle.Unprove() if control is not None:
                 control.clear_proven()
             case lifecycle.RestartEngine(attempt, reason) if control is not None:
@@ -76,13 +77,16 @@ class PodActivities:
             case _:
                 pass
 
-    async def record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot) -> None:
-        """Write a quarantine or the end of a boot into the store, in the worker, because the store may hang.
+    async def record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot | lifecycle.Remember) -> None:
+        """Write a quarantine, the end of a boot or a fallback into the store, in the worker, because the store may hang.
 
         A boot counts for every generation it was restored from; a quarantine for the one that is named.
         """
         try:
-            await self._record(command)
+            if isinstance(command, lifecycle.Remember):
+                await fallbacks.remember(self._pod, command)
+            else:
+                await self._record(command)
         finally:
             if isinstance(command, lifecycle.RecordBoot):
                 self._pod.keeper.tried()

@@ -42,7 +42,9 @@ class Activities(Protocol):
     def note(self, command: lifecycle.Command) -> Coroutine[Any, Any, None]:
         """Carry out a short local command that ends in no event: prove, unprove, restart, stop."""
 
-    def record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot) -> Coroutine[Any, Any, None]:
+    def record(
+        self, command: lifecycle.Quarantine | lifecycle.RecordBoot | lifecycle.Remember
+    ) -> Coroutine[Any, Any, None]:
         """Write a record into the store."""
 
     def release(self, command: lifecycle.Restore, why: str) -> None:
@@ -170,7 +172,7 @@ class Supervisor:
                 self._publisher = asyncio.create_task(
                     self._background_job("publish", self._activities.publish()), name="publish"
                 )
-            case lifecycle.Quarantine() | lifecycle.RecordBoot():
+            case lifecycle.Quarantine() | lifecycle.RecordBoot() | lifecycle.Remember():
                 task = asyncio.create_task(
                     self._background_job("record", self._activities.record(command)), name="record"
                 )

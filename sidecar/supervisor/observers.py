@@ -18,8 +18,8 @@ from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_e
 from sidecar.kube.events import ENGINE_ENDED
 from sidecar.lifecycle import Event, Mode
 from sidecar.logs import get_logger
-from sidecar.supervisor import restoring
-from sidecar.supervisor.pod import Pod
+from sidecar.supervisor import fallbacks, restoring
+from sidecar.supervisor.pod import OUTSIDE, Pod
 
 #: An engine that answers without a launcher is believed after so many equal reports: one that is just ending is not.
 STEADY_REPORTS = 5
@@ -70,7 +70,7 @@ class EngineObserver:
         if self._identity and observation.identity not in ("", self._identity):
             self._count_replaced()
         self._identity = observation.identity or self._identity
-        self._show(observation)
+        self._show(observation, state)
         if before is None or before.state != observation.state:
             self._log.info(observation.detail, state=observation.state, identity=observation.identity)
 
@@ -81,13 +81,13 @@ class EngineObserver:
         self._pod.metrics.count_restart("replaced")
         self._pod.board.engine = {**self._pod.board.engine, "restarts": self._pod.board.engine.get("restarts", 0) + 1}
 
-    def _show(self, observation: Observation) -> None:
+    def _show(self, observation: Observation, state: str) -> None:
         pod, stats = self._pod, observation.stats
         shown = {
             **pod.board.engine,
             "url": pod.follows or pod.settings.engine_url,
-            "state": observation.state,
-            "detail": observation.detail,
+            "state": state,
+            "detail": pod.lost_gpus if state == "gpu_lost" else observation.detail,
             "identity": observation.identity,
             "running": stats.running if stats else None,
             "waiting": stats.waiting if stats else None,
@@ -96,7 +96,7 @@ class EngineObserver:
         if observation.state == "up" and shown.get("healthy_after_s") is None:
             shown["healthy_after_s"] = round(pod.clock() - pod.opened_at, 2)
         pod.board.engine = shown
-        pod.metrics.engine_state(observation.state)
+        pod.metrics.engine_state(state)
         pod.metrics.engine_stats(stats.to_json() if stats else None)
 
 
@@ -129,7 +129,9 @@ class AttemptObserver:
         if current.attempt != self._attempt:
             self._begin(current)
         if current.facts is not None:
-            self._pod.facts = {**with_sm(current.facts), **self._pod.base_facts}
+            own = {**with_sm(current.facts), **self._pod.base_facts}
+            fallbacks.recognise(self._pod, own, current.attempt, current.change)
+            self._pod.facts = fallbacks.facts_for(self._pod, own, current.attempt)
         self._read_lines()
         if current.waiting and self._once("opened"):
             for sentence in preflight.sentences(self._pod.facts):
@@ -146,7 +148,8 @@ class AttemptObserver:
                 restoring.overtaken(self._pod)
             for family, why in current.started.failed.items():
                 self._pod.board.tell(f"{family} could not be laid down ({why}); it starts empty.", "warning")
-            self._post(lifecycle.AttemptStarted(current.attempt, current.started.by))
+            number = self._pod.fallback if self._pod.fallback_attempt == current.attempt else 0
+            self._post(lifecycle.AttemptStarted(current.attempt, current.started.by, number))
         if current.terminating and self._once("terminating"):
             self._post(lifecycle.AttemptTerminating(current.attempt))
 
@@ -188,7 +191,8 @@ class AttemptObserver:
         if cause.cause not in ("restart", "terminated") and not restarting:
             self._pod.announce(ENGINE_ENDED, f"The engine ended: {cause.sentence}")
         self._attempt = ""
-        self._post(lifecycle.AttemptClosed(ended.attempt, cause.sentence, counts, restarting, cause.passing))
+        by_itself = ended.exited is not None and not restarting and cause.cause not in OUTSIDE
+        self._post(lifecycle.AttemptClosed(ended.attempt, cause.sentence, counts, restarting, cause.passing, by_itself))
 
     def _read_lines(self) -> None:
         for line in self._control.new_lines(self._attempt):

@@ -19,7 +19,7 @@ from sidecar.caches.live_cache import LiveCacheLock
 from sidecar.caches.scan import Tree
 from sidecar.config import Settings
 from sidecar.engines.outside import Place
-from sidecar.engines.protocol import Engine, Hint
+from sidecar.engines.protocol import Engine, EngineFacts, Hint
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
 from sidecar.handshake import PASSING, ControlDirectory
@@ -57,8 +57,11 @@ class Pod:
     as its neighbours are told it. `on_child_exit` has the launcher's last word
     taken note of, once the daemon's own child is gone. `places` tell of the engine beside its launcher, best first, such as
     the Pod's spec and the Node's labels. `follows` is where the leader's sidecar answers, for a worker of
-    a multi-pod engine; `resting` says that an activity waits with nothing sent to the engine, and `arguments_known` that
-    without a launcher the engine's arguments are facts all the same.
+    a multi-pod engine; `distrusted` are families that an engine may have hung on; `resting` says that an activity waits
+    with nothing sent to the engine, and `arguments_known` that without a launcher the engine's arguments are facts all the same.
+    `fallback_text` is the fallback with which `fallback_attempt` runs, `fallback` its number among the configured ones, and
+    `original_facts` are those of the command as it was asked for.
+    `learnt` is what the engine last said of itself.
     `on_step` hears of every step, `announce` of what is worth a Kubernetes Event, and `veto` says why nothing may be
     published, or nothing.
     """
@@ -86,13 +89,20 @@ class Pod:
     observation: Observation | None = None
     restored: RestoreResult | None = None
     restored_attempt: str = ""
+    learnt: EngineFacts | None = None
+    original_facts: Mapping[str, Any] = field(default_factory=dict)
+    fallback: int = 0
+    fallback_text: str = ""
+    fallback_attempt: str = ""
     places: tuple[Place, ...] = ()
     room: Compared | None = None
     unmanaged: tuple[Mapping[str, Any], ...] = ()
     laid: Mapping[str, Tree] | None = None
     suspects: Counter[str] = field(default_factory=Counter)
     suspected_last: tuple[str, ...] = ()
+    distrusted: tuple[str, ...] = ()
     killers: frozenset[str] = frozenset()
+    shared_killers: frozenset[str] = frozenset()
     last_end: str = ""
     jit_lines: int = 0
     fatal_lines: tuple[str, ...] = ()
@@ -146,11 +156,11 @@ class Pod:
         self.metrics.notices(len(degraded), self.problems)
 
     def left_alone(self) -> tuple[str, ...]:
-        """Name the families that are neither restored nor published: those of the setting, and without a launcher more.
+        """Name the families that are neither restored nor published: those of the setting and distrusted ones.
 
         Without a launcher nobody knows the engine's arguments, so nothing that depends on them may be reused.
         """
-        asked = self.settings.excluded_families
+        asked = (*self.settings.excluded_families, *self.distrusted)
         if self.mode is not Mode.BESIDE or self.arguments_known:
             return asked
         exact = tuple(family.name for family in families.stored_families() if family.scope == "exact")

@@ -1,19 +1,20 @@
 """Tells when an engine that is not ready yet makes no progress at all: no kernel file, no word in its log, no token.
 
-Told and not acted upon: a compile may be that slow, and a budget ends the warm-up in any case.
+Acted upon in one case only (`divergence`): a compile may be that slow, and a budget ends the warm-up in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sidecar.caches import families
 from sidecar.caches.held_locks import HeldLocks
-from sidecar.lifecycle import Phase
+from sidecar.lifecycle import Event, Phase
+from sidecar.supervisor import divergence
 from sidecar.supervisor.pod import Pod
 from sidecar.warmup.tree_watch import TreeWatch
 
@@ -24,12 +25,17 @@ BUSY = 0.95
 MEMORY_STEP = 64 << 20
 
 
+def ignore(_event: Event) -> None:
+    """Take an event and do nothing with it."""
+
+
 class ProgressWatch:
     """Compares looks. `now` in monotonic seconds; `patience_s`: without any change for so long, it is told."""
 
-    def __init__(self, pod: Pod, patience_s: float) -> None:
+    def __init__(self, pod: Pod, patience_s: float, post: Callable[[Event], None] = ignore) -> None:
         self._pod = pod
         self._patience_s = patience_s
+        self._post = post
         self._tree = TreeWatch(Path(pod.live_cache or "/nonexistent"), families.stored_families())
         self._locks = HeldLocks()
         self._last: tuple[object, ...] = ()
@@ -52,6 +58,9 @@ class ProgressWatch:
             self._reset(seen, now)
         elif now - self._moved_at >= self._patience_s:
             self._tell(now - self._moved_at, max(held, key=lambda path: held[path], default=""))
+            if (stuck := divergence.suspect(pod, now - self._moved_at)) is not None:
+                pod.board.tell(f"The engine hangs while it starts: {stuck.reason}", "error")
+                self._post(stuck)
 
     async def _held(self, now: float) -> dict[str, float]:
         """Look for compile locks that are held; one that hangs keeps an engine from starting without a word in its log."""
@@ -80,9 +89,9 @@ class ProgressWatch:
         pod.board.engine = {**pod.board.engine, "no_progress": sentence}
 
 
-async def watch(pod: Pod) -> None:
-    """Look again and again until cancelled."""
-    watching = ProgressWatch(pod, pod.settings.stall_s)
+async def watch(pod: Pod, post: Callable[[Event], None]) -> None:
+    """Look again and again until cancelled; `post` takes what the state machine is to know."""
+    watching = ProgressWatch(pod, pod.settings.stall_s, post)
     while True:
         await watching.look(pod.clock())
         await asyncio.sleep(LOOK_S)

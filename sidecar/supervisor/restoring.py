@@ -15,6 +15,7 @@ from sidecar.caches.client import Progress, RestoreRequest, RestoreResult
 from sidecar.errors import HandshakeError
 from sidecar.handshake import CommitEntry, Decision
 from sidecar.lifecycle import Mode
+from sidecar.supervisor import fallbacks, signed_seen
 from sidecar.supervisor.pod import Pod
 
 #: The worker is killed at its deadline; this much more is for killing it and for the handshake.
@@ -24,18 +25,21 @@ _LATE = "The launcher did not wait any longer and started the engine cold."
 
 def deadline(settings_timeout_s: float) -> float:
     """Give the cap of the whole activity in seconds."""
-    return settings_timeout_s + GRACE_S
+    return settings_timeout_s + GRACE_S + fallbacks.LOOK_S
 
 
 async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
     """Restore for one attempt and let its launcher go on. A launcher that went on by itself makes it `late`."""
     pod.board.restore = {"outcome": "running", "sentence": "Looking for caches that fit.", "plan": command.plan}
     pod.keeper.give_back()
+    chosen = await fallbacks.choose(pod, command)
     if pod.live_cache:
         left_facts.leave(pod.live_cache, pod.facts)
     request = _request(pod, command)
     result = await pod.caches.restore(request, pod.settings.restore_timeout_s, lambda progress: _show(pod, progress))
     pod.keeper.keep(request.store, result.claims)
+    if trouble := signed_seen.note(pod.settings.control_dir, result.signed):
+        pod.board.tell(trouble, "warning")
     if pod.mode is Mode.BESIDE:
         result = await _commit_here(pod, result)
     elif not _decide(pod, command, result):
@@ -47,11 +51,16 @@ async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
             seconds=result.seconds,
         )
         pod.keeper.give_back()
+        fallbacks.use(pod, "", 0)
         _note(pod, command.plan, result, "late")
         return lifecycle.RestoreEnded(command.work, "late", detail=result.sentence)
     pod.restored, pod.restored_attempt = result, command.attempt
+    fallbacks.began(pod, command, chosen.why)
     _note(pod, command.plan, result, result.outcome)
-    return lifecycle.RestoreEnded(command.work, result.outcome, result.generation or "", result.sentence)
+    generation = result.generation or ""
+    return lifecycle.RestoreEnded(
+        command.work, result.outcome, generation, result.sentence, chosen.number, why=chosen.why
+    )
 
 
 def release(pod: Pod, command: lifecycle.Restore, why: str) -> None:
@@ -59,6 +68,7 @@ def release(pod: Pod, command: lifecycle.Restore, why: str) -> None:
     result = RestoreResult(outcome="failed", sentence=f"The restore failed: {why}")
     pod.restored, pod.restored_attempt = result, command.attempt
     if pod.mode is not Mode.BESIDE:
+        fallbacks.use(pod, "", 0)
         _decide(pod, command, result)
     _note(pod, command.plan, result, "failed")
 
@@ -66,6 +76,7 @@ def release(pod: Pod, command: lifecycle.Restore, why: str) -> None:
 def overtaken(pod: Pod) -> None:
     """Tell that a launcher went on by itself while its restore was under way, which is cancelled then."""
     if pod.board.restore.get("outcome") in ("running", "waiting"):
+        fallbacks.use(pod, "", 0)
         _note(pod, str(pod.board.restore.get("plan")), RestoreResult(outcome="failed", sentence=_LATE), "late")
 
 
@@ -109,8 +120,14 @@ def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:
         plan=plan,
         host_boot=pod.host_boot,
         exclude=pod.left_alone(),
+        distrusted=pod.distrusted,
         store_mode=pod.settings.store_mode,
         limit_bytes=pod.settings.live_cache_limit_bytes,
+        pack_cache=str(pod.settings.pack_cache or ""),
+        pack_cache_bytes=pod.settings.pack_cache_limit_bytes,
+        keys_file=str(pod.settings.trusted_keys_file or ""),
+        signing_file=str(pod.settings.signing_key_file or ""),
+        seen=signed_seen.read(pod.settings.control_dir),
         holder=pod.name,
         # Without a launcher nothing of the exact scope is ever published, so nobody makes the first generation.
         single_flight_s=pod.settings.single_flight_s if pod.mode is not Mode.BESIDE else 0.0,
@@ -121,7 +138,7 @@ def _decide(pod: Pod, command: lifecycle.Restore, result: RestoreResult) -> bool
     if pod.control is None:
         return False
     entries = tuple(CommitEntry(entry.family, entry.staged, entry.live) for entry in result.commit)
-    decision = Decision(restore=result.outcome, commit=entries, clear=result.clear)
+    decision = Decision(restore=result.outcome, commit=entries, clear=result.clear, change=fallbacks.change_of(pod))
     try:
         return pod.control.decide(command.attempt, decision)
     except HandshakeError as error:
@@ -167,7 +184,7 @@ def _show(pod: Pod, progress: Progress) -> None:
 def _note(pod: Pod, plan: str, result: RestoreResult, outcome: str) -> None:
     shown: Mapping[str, Any] = result.to_json()
     pod.board.restore = {
-        **{name: value for name, value in shown.items() if name not in ("commit", "clear", "claims")},
+        **{name: value for name, value in shown.items() if name not in ("commit", "clear", "claims", "signed")},
         "outcome": outcome,
         "plan": plan,
         "bytes_done": result.bytes,

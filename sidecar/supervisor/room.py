@@ -5,7 +5,7 @@ Only measured and told here; whether a smaller one is worth a restart is decided
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,19 +125,14 @@ def started_cold(pod: Pod) -> bool:
     return outcome not in _UNTOLD and pod.restored is not None and "exact" not in pod.restored.generations
 
 
-async def compare(pod: Pod, facts: EngineFacts) -> None:
-    """Compare with earlier boots in the store, and tell. A store that is away costs the comparison only.
-
-    The records are read once a start, so that the history of starts is shown here too.
-    """
+async def compare(pod: Pod, facts: EngineFacts, records: Awaitable[Iterable[Mapping[str, Any]]]) -> None:
+    """Compare with earlier boots in the store, and tell. A store that is away costs the comparison only."""
     room = room_of(facts)
     pod.room = None
     if room is None:
         pod.metrics.kv_cache(None, None)
-        await history.read(pod)
         return
-    records = await history.read(pod)
-    found = compared(room, started_cold(pod), records, pod.restored_attempt)
+    found = compared(room, started_cold(pod), await records, pod.restored_attempt)
     pod.room = found
     pod.board.engine = {**pod.board.engine, "kv_cache": found.to_json()}
     pod.metrics.kv_cache(room.tokens or None, found.shortfall)

@@ -13,7 +13,7 @@ from sidecar.caches import families
 from sidecar.caches.client import PublishRequest, PublishResult
 from sidecar.kube.events import COMPILED_LATE
 from sidecar.logs import get_logger
-from sidecar.supervisor import room
+from sidecar.supervisor import room, upkeep
 from sidecar.supervisor.adapters import AdapterWatch
 from sidecar.supervisor.pod import Pod
 from sidecar.supervisor.traffic_record import TrafficRecorder
@@ -38,6 +38,7 @@ async def publish_while_serving(pod: Pod) -> None:
             "outcome": "disabled",
             "sentence": "The live cache can't be used, so nothing is published.",
         }
+        await _warm_new_adapters(pod)
         return
     await pod.measure_effect()
     recording = asyncio.create_task(TrafficRecorder(pod).run(), name="record traffic")
@@ -46,6 +47,14 @@ async def publish_while_serving(pod: Pod) -> None:
         await _keep_publishing(pod)
     finally:
         recording.cancel()
+
+
+async def _warm_new_adapters(pod: Pod) -> None:
+    """Warm adapters that are loaded while serving, where nothing can be seen of what they compile; until cancelled."""
+    adapters = AdapterWatch(pod)
+    while True:
+        await adapters.look()
+        await asyncio.sleep(LOOK_S)
 
 
 def _told_of_failure(task: asyncio.Task[None]) -> None:
@@ -115,6 +124,7 @@ def count_late(pod: Pod, found: Evidence, adapters: Sequence[str] = ()) -> None:
 async def _publish(pod: Pod) -> bool:
     """Publish once; say whether something was left out that a later publish can take."""
     result = await publish_once(pod)
+    await upkeep.clean(pod)
     return result.outcome in ("failed", "timed_out") or bool(result.skipped.get("unstable"))
 
 
@@ -138,6 +148,8 @@ async def publish_once(pod: Pod) -> PublishResult:
         suspects=pod.restored.damaged if pod.restored else (),
         exclude=pod.left_alone(),
         settle_s=min(SETTLE_S, pod.settings.publish_quiet_s),
+        keys_file=str(pod.settings.trusted_keys_file or ""),
+        signing_file=str(pod.settings.signing_key_file or ""),
     )
     result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
     _note(pod, result, count)

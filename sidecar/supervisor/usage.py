@@ -60,7 +60,7 @@ class UsageWatch:
     async def look_at_disks(self) -> None:
         """Read the room on both disks once, at the same time; one that hangs holds nobody."""
         pod = self._pod
-        places = {"live_cache": pod.live_cache, "store": "" if "://" in pod.store else pod.store}
+        places = {"live_cache": pod.live_cache, "store": "" if "://" in pod.store else pod.store.rpartition(",")[2]}
         rooms = await asyncio.gather(*(self._room(name, path) for name, path in places.items()))
         for (name, path), room in zip(places.items(), rooms, strict=True):
             pod.metrics.disk(name, room, wanted=bool(path))

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from sidecar import lifecycle
 from sidecar.caches import families
+from sidecar.config import Settings
 from sidecar.engines.outside import hints_of, launcher_place
 from sidecar.engines.protocol import EngineFacts, Hint
 from sidecar.errors import EngineGone, ProfileError
-from sidecar.supervisor import baseline, renewal, room
+from sidecar.kube.events import OUTPUT_BAD
+from sidecar.supervisor import baseline, deaths, golden_check, history, renewal, room
 from sidecar.supervisor.pod import Pod
 from sidecar.warmup import coverage, coverage_map, pinned, recorded
 from sidecar.warmup import verify as output
@@ -23,7 +25,7 @@ from sidecar.warmup.attempts import WarmPolicy
 from sidecar.warmup.choice import choose_profile
 from sidecar.warmup.coverage import Coverage
 from sidecar.warmup.evidence import EvidenceWatcher
-from sidecar.warmup.planner import make_plan
+from sidecar.warmup.planner import Plan, make_plan
 from sidecar.warmup.profiles import Profile, load_profile
 from sidecar.warmup.recorded import RecordedMix
 from sidecar.warmup.results import WarmProgress, WarmResult
@@ -54,27 +56,55 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     plan = make_plan(profile, facts, await _recorded(pod))
     for note in plan.notes:
         pod.board.tell(f"Profile {profile.name}: {note}")
-    settings = pod.settings
-    policy = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=_request_timeout_s(pod, facts))
-    convicted = pod.convict()
-    killers = convicted if profile.policy.killers == "leave_out" else frozenset[str]()
     known = await _coverage(pod)
-    runner = WarmupRunner(pod.engine, plan, _evidence(pod), policy, pod.clock, pod.rng, pod.asleep, killers, known)
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
-    before = await pinned.usage(pod.engine) if pinned.may_pin(facts) else None
-    comparing = asyncio.create_task(room.compare(pod, facts), name="compare KV cache")
-    try:
-        result = await runner.run(lambda progress: _show(pod, progress))
-        result = await _released(pod, facts, before, result)
-        if result.outcome != "engine_gone" and room.room_of(facts) is not None:
-            # Nothing is waited for after a death: the launcher's word of it cancels this, and who is to blame would be lost.
-            await comparing
-    finally:
-        comparing.cancel()
+    result = await _send(pod, facts, plan, known)
     _note(pod, result)
     pod.board.coverage = coverage_map.picture(plan, known, result.coverage, result.replayed)
     await _keep(pod, known, result.coverage)
     return lifecycle.WarmEnded(command.work, result.outcome, result.sentence, profile.policy.on_unwarmed or "")
+
+
+def check_deadline_s(settings: Settings) -> float:
+    """Give how many seconds a check of the output may take: an engine that answers slowly is not one that hangs."""
+    one = min(CHECK_DEADLINE_S, settings.request_timeout_s)
+    return max(settings.request_timeout_s, output.IN_TURN * one) + GRACE_S + golden_check.deadline(settings)
+
+
+async def _send(pod: Pod, facts: EngineFacts, plan: Plan, known: Coverage | None) -> WarmResult:
+    """Send the plan, while earlier boots of the key are asked what they had, and what they died of."""
+    settings, policy = pod.settings, plan.profile.policy
+    caps = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=_request_timeout_s(pod, facts))
+    before = await pinned.usage(pod.engine) if pinned.may_pin(facts) else None
+    convicted, digest, ends = pod.convict(), coverage.plan_digest(plan), _ends(pod)
+    earlier = asyncio.create_task(history.read(pod), name="read earlier boots")
+    sharing = asyncio.create_task(deaths.share(pod, convicted, digest), name="share deaths")
+    comparing = asyncio.create_task(room.compare(pod, facts, earlier), name="compare KV cache")
+    try:
+        killers = frozenset[str]()
+        if policy.killers == "leave_out":
+            killers = convicted | await deaths.of_others(pod, earlier, digest)
+        runner = WarmupRunner(pod.engine, plan, _evidence(pod), caps, pod.clock, pod.rng, pod.asleep, killers, known)
+        try:
+            result = await runner.run(lambda progress: _show(pod, progress))
+        except asyncio.CancelledError:
+            if _ends(pod) != ends:
+                # The launcher told of the death before the connection did, which cancels this.
+                pod.suspect(runner.in_flight())
+            raise
+        result = await _released(pod, facts, before, result)
+        if result.outcome != "engine_gone":
+            # Nothing is waited for after a death: the launcher's word of it cancels this, and who is to blame would be lost.
+            await asyncio.gather(comparing, sharing)
+    finally:
+        for aside in (comparing, sharing, earlier):
+            aside.cancel()
+    return result
+
+
+def _ends(pod: Pod) -> object:
+    """Count the ends of engines that the launcher told of."""
+    return pod.board.engine.get("restarts")
 
 
 def _request_timeout_s(pod: Pod, facts: EngineFacts) -> float:
@@ -151,19 +181,23 @@ async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
     evidence = _evidence(pod)
     await evidence.baseline()
     if command.canary:
-        result = await output.canary(pod.engine, facts)
+        checked = golden_check.Checked(await output.canary(pod.engine, facts))
     else:
         salt = f"verify-{pod.boot}-{command.work}"
-        result = await output.verify(pod.engine, facts, min(CHECK_DEADLINE_S, pod.settings.request_timeout_s), salt)
+        sampled = await output.verify(pod.engine, facts, min(CHECK_DEADLINE_S, pod.settings.request_timeout_s), salt)
+        checked = await golden_check.compare(pod, facts, sampled, f"golden-{salt}")
+    result = checked.result
     # The check asks for log-probabilities, which the profile may have left out.
     pod.count_kernels("before_ready", (await evidence.collect()).kernels)
     await baseline.take(pod)
-    pod.board.golden = result.to_json()
+    pod.board.golden = checked.to_json()
     pod.metrics.observe_verify(result.outcome)
     pod.board.tell(
         f"Output check: {result.outcome}. {result.sentence}",
         {"passed": "info", "skipped": "warning"}.get(result.outcome, "error"),
     )
+    if result.outcome in ("degenerate", "wrong"):
+        pod.announce(OUTPUT_BAD, result.sentence)
     restart = "" if command.canary or result.outcome != "passed" else await renewal.reason(pod)
     return lifecycle.VerifyEnded(command.work, result.outcome, result.sentence, restart)
 
@@ -180,7 +214,7 @@ async def learn(pod: Pod) -> EngineFacts:
     if pod.gpu_memory_gib:
         hints["gpu_memory_gib"] = Hint(pod.gpu_memory_gib, "NVML")
     pod.engine.use_hints({**hints, **pod.line_hints})
-    facts = await pod.engine.facts()
+    pod.learnt = facts = await pod.engine.facts()
     shown = facts.to_json()
     limits = {
         name: value

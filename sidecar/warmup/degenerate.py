@@ -30,7 +30,7 @@ ONE_TOKEN = 0.8
 def what_is_wrong(completion: Completion) -> str:
     """Say what is degenerate about an answer that was sampled at temperature 1; empty when nothing is."""
     return (
-        _numbers_wrong(completion.logprobs or ())
+        numbers_wrong(completion.logprobs or ())
         or _tokens_wrong(completion.token_ids or ())
         or text_wrong(completion.text, completion.tokens)
     )
@@ -60,7 +60,8 @@ def same_everywhere(texts: Sequence[str]) -> str:
     return ""
 
 
-def _numbers_wrong(logprobs: Sequence[float]) -> str:
+def numbers_wrong(logprobs: Sequence[float]) -> str:
+    """Say what can't be right about the log-probabilities of an answer; empty when nothing is."""
     if any(math.isnan(each) for each in logprobs):
         return "a log-probability is not a number"
     if any(each > 1e-3 for each in logprobs):

@@ -14,7 +14,7 @@ from sidecar.warmup import sentences
 from sidecar.warmup.attempts import Attempt, Attempts, WarmPolicy
 from sidecar.warmup.bursts import Burst
 from sidecar.warmup.coverage import Matter
-from sidecar.warmup.deadly import Deadly
+from sidecar.warmup.deadly import Deadly, Extent
 from sidecar.warmup.evidence import Evidence, Witness
 from sidecar.warmup.planner import DrawLimits, Plan
 from sidecar.warmup.ranks import RankWatch
@@ -70,6 +70,7 @@ class Journal:
         self._witness = witness
         self._last_kernel = ""
         self._last: tuple[str, Burst] | None = None
+        self._in_flight: Burst | None = None
         self._planned = frozenset(burst_id(record.step, each.burst) for record in self.steps for each in record.bursts)
 
     # --- sending
@@ -93,7 +94,9 @@ class Journal:
         """Send a burst without looking: somebody looks later, for several at once."""
         self.show(activity)
         self._witness.mark()
+        self._in_flight = burst
         attempt = await self._attempts.send(burst)
+        self._in_flight = None
         self.requests += len(attempt.sent.completions)
         self.answered += sum(each.ok for each in attempt.sent.completions)
         if attempt.verdict == "done":
@@ -116,6 +119,16 @@ class Journal:
                 self._matter(name, burst, own)
             self._last = (name, burst)
         return evidence
+
+    def in_flight(self) -> tuple[str, ...]:
+        """Name the burst that was being sent when the warm-up was cancelled, as a killer is named; empty: none was."""
+        burst = self._in_flight
+        if burst is None:
+            return ()
+        planned = (
+            burst_id(record.step, each.burst) for record in self.steps for each in record.bursts if each.burst is burst
+        )
+        return (next(planned, None) or Extent.of(burst).name_of(self.phase),)
 
     def _matter(self, name: str, burst: Burst, names: frozenset[str]) -> None:
         known = self.matters.get(name)

@@ -71,19 +71,19 @@ def _step(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node | None, ya
     return None, None
 
 
-def read(path: Path, limit: int = SIZE_LIMIT) -> MarkedYaml:
-    """Read one YAML document of at most `limit` bytes. Raises ProfileError with the place."""
-    root = compose(path, limit)
+def read(path: Path, limit: int = SIZE_LIMIT, noun: str = "profile") -> MarkedYaml:
+    """Read one YAML document of at most `limit` bytes, a `noun`. Raises ProfileError with the place."""
+    root = compose(path, limit, noun)
     return MarkedYaml(path, construct(path, root), root)
 
 
-def compose(path: Path, limit: int = SIZE_LIMIT) -> yaml.Node | None:
+def compose(path: Path, limit: int = SIZE_LIMIT, noun: str = "profile") -> yaml.Node | None:
     """Read the nodes of one document, whose marks carry the path. Raises ProfileError with the place.
 
     Nobody changes nodes, so that one reading of a file serves all that extend it.
     """
     try:
-        text = _bytes_of(path, limit).decode("utf-8")
+        text = _bytes_of(path, limit, noun).decode("utf-8")
     except OSError as error:
         raise ProfileError(f"{path} can't be read ({error.strerror or error}); check the path.") from error
     except UnicodeDecodeError as error:
@@ -96,7 +96,7 @@ def compose(path: Path, limit: int = SIZE_LIMIT) -> yaml.Node | None:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ProfileError(f"{path} is not YAML: {error}") from error
     _refuse_repeated_keys(root)
-    if _values(root) > VALUE_LIMIT:
+    if _values(root, noun) > VALUE_LIMIT:
         raise ProfileError(f"{path} stands for more than {VALUE_LIMIT} values with its anchors followed; use fewer.")
     return root
 
@@ -122,19 +122,19 @@ def construct(path: Path, root: yaml.Node | None) -> Any:
         raise ProfileError(f"{path} is not YAML: {error}") from error
 
 
-def _bytes_of(path: Path, limit: int) -> bytes:
+def _bytes_of(path: Path, limit: int, noun: str) -> bytes:
     """Read a plain file. A device under this name has no end, and a pipe would hold the reader for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb", closefd=True) as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ProfileError(f"{path} is not a plain file; a profile is one.")
+            raise ProfileError(f"{path} is not a plain file; a {noun} is one.")
         data = stream.read(limit + 1)
     if len(data) > limit:
-        raise ProfileError(f"{path} is larger than {limit} bytes, which no profile is; check the path.")
+        raise ProfileError(f"{path} is larger than {limit} bytes, which no {noun} is; check the path.")
     return data
 
 
-def _values(root: yaml.Node | None) -> int:
+def _values(root: yaml.Node | None, noun: str) -> int:
     """Count values with anchors followed, up to a little more than VALUE_LIMIT. Raises ProfileError for a circle."""
     counted: dict[int, int] = {}
     inside: set[int] = set()
@@ -146,7 +146,7 @@ def _values(root: yaml.Node | None) -> int:
             total = 1 + sum(counted[id(child)] for child in _children(node))
             counted[id(node)] = min(total, VALUE_LIMIT + 1)
         elif id(node) in inside:
-            raise ProfileError(f"{place_of(node.start_mark)}: this holds itself; no profile does.")
+            raise ProfileError(f"{place_of(node.start_mark)}: this holds itself; no {noun} does.")
         elif id(node) not in counted:
             inside.add(id(node))
             waiting.append((node, True))

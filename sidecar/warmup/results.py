@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 StepState = Literal["pending", "running", "done", "unsupported", "failed", "killer"]
 WarmOutcome = Literal["converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed"]
-VerifyOutcome = Literal["passed", "degenerate", "failed", "engine_gone", "skipped"]
+VerifyOutcome = Literal["passed", "degenerate", "wrong", "unchecked", "failed", "engine_gone", "skipped"]
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -191,7 +191,8 @@ class Check:
 class VerifyResult:
     """How the output check ended.
 
-    `degenerate`: the engine answers, and what it says can't be right. `skipped`: nothing that tells could be asked.
+    `degenerate`: the engine answers, and what it says can't be right. `wrong`: it is not what a golden file has.
+    `unchecked`: it can't be compared with one. `skipped`: nothing that tells could be asked.
     """
 
     outcome: VerifyOutcome

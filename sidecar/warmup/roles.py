@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sidecar.engines.adapters import of_name
 from sidecar.engines.protocol import EngineFacts
 from sidecar.warmup.asks import OtherAsk
 from sidecar.warmup.bursts import Ask, Burst
@@ -14,31 +15,18 @@ from sidecar.warmup.bursts import Ask, Burst
 UNWARMED = "unwarmed: no safe local payload for this role"
 #: Kinds of steps that are about generating, which an engine of role prefill leaves to others.
 NOT_FOR_PREFILL = ("decode", "mixed", "speculative")
-#: With these a request without transfer parameters is worked on where it arrives and leaves nothing pinned: their
-#: schedulers return at once when `kv_transfer_params` is missing (vllm/distributed/kv_transfer/kv_connector/v1/nixl
-#: and mooncake, 0.32), or keep KV caches without a peer. Others read a peer's address out of every request, and end
-#: the engine without one, so nothing is sent where one of those is at work.
-LOCAL_WITHOUT_PARAMETERS = (
-    "NixlConnector",
-    "NixlPullConnector",
-    "NixlPushConnector",
-    "MooncakeConnector",
-    "LMCacheConnectorV1",
-    "LMCacheMPConnector",
-    "OffloadingConnector",
-    "SimpleCPUOffloadConnector",
-)
 
 
 def unwarmed(facts: EngineFacts) -> str:
-    """Say why nothing can be sent to an engine of this role; empty where something can."""
-    if facts.role in (None, "both"):
-        return ""
-    known = facts.kv_connectors and all(name in LOCAL_WITHOUT_PARAMETERS for name in facts.kv_connectors)
-    if facts.engine == "vllm" and known:
-        return ""
-    through = f" through {' and '.join(facts.kv_connectors)}" if facts.kv_connectors else ""
-    return f"The engine's role is {facts.role}{through}; {UNWARMED}."
+    """Say why nothing can be sent to an engine of this role; empty where something can. Each engine declares it."""
+    why = of_name(facts.engine).unwarmed(facts)
+    return f"{why}; {UNWARMED}." if why else ""
+
+
+def unchecked(facts: EngineFacts) -> str:
+    """Say why the output of this engine tells nothing about it; empty where it does."""
+    why = of_name(facts.engine).unchecked(facts)
+    return unwarmed(facts) or (f"{why}." if why else "")
 
 
 def for_role(burst: Burst, role: str | None) -> Burst:

@@ -82,6 +82,10 @@ class WarmupRunner:
             return self._result(end.outcome, end.reason, end.sentence)
         return self._finished()
 
+    def in_flight(self) -> tuple[str, ...]:
+        """Name the burst that was being sent when `run` was cancelled: what an engine died of that somebody else saw end."""
+        return self._journal.in_flight()
+
     # --- phases
 
     async def _proven_by_replay(self) -> bool:

@@ -154,7 +154,9 @@ class TaskExpansion:
     def _lacks(self, taken: bool | None, what: str) -> str:
         """Say why messages with pictures or recordings can't be sent; empty when they can."""
         if taken is not True:
-            return f"the engine takes no {what}" if taken is False else f"the engine doesn't tell whether it takes {what}"
+            return (
+                f"the engine takes no {what}" if taken is False else f"the engine doesn't tell whether it takes {what}"
+            )
         return "the engine has no chat template" if self._facts.chat is False else ""
 
     def _image(self, step: ImageStep) -> list[Burst]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sidecar.engines.protocol import Completion, Engine
 from sidecar.errors import EngineAsleep
 from sidecar.warmup.bursts import Burst
+from sidecar.warmup.collecting import no_full_collections
 from sidecar.warmup.prompts import Draft, PromptSource
 
 #: Starting a request that takes longer than this is followed by a pause of `BREATH_S` before the next. Seconds.
@@ -63,10 +64,11 @@ class Traffic:
         started = self._clock()
         self._until = until
         phases = self._prompts.drafts(burst, timeout_s)
-        if burst.then == "after_first_token" and len(phases) > 1:
-            completions, overlapped = await self._overlapping(phases)
-        else:
-            completions, overlapped = await self._one_after_another(phases), True
+        with no_full_collections(burst.concurrency):
+            if burst.then == "after_first_token" and len(phases) > 1:
+                completions, overlapped = await self._overlapping(phases)
+            else:
+                completions, overlapped = await self._one_after_another(phases), True
         return Sent(tuple(completions), self._clock() - started, overlapped)
 
     async def _one_after_another(self, phases: Sequence[Sequence[Draft]]) -> list[Completion]:

@@ -15,7 +15,7 @@ from sidecar.warmup.other_output import answers
 from sidecar.warmup.passages import PASSAGES, QUESTIONS, SHARED
 from sidecar.warmup.planner import work_of
 from sidecar.warmup.results import Check, VerifyOutcome, VerifyResult
-from sidecar.warmup.roles import unwarmed
+from sidecar.warmup.roles import unchecked
 
 #: Long enough to see a loop, short enough to take well under a second on a GPU. Tokens.
 TOKENS = 32
@@ -26,6 +26,8 @@ LONGEST_PROMPT = 400
 #: An answer that looks degenerate is asked for again with another seed: dots and dashes do occur in good
 #: text.
 SECOND_SEED = 1000
+#: Answers that a check may wait for one after another: four groups of requests, each asked again with another seed.
+IN_TURN = 8
 _GONE = ("refused", "reset")
 
 
@@ -90,7 +92,7 @@ async def canary(engine: Engine, facts: EngineFacts, deadline_s: float = 30.0) -
 
 async def _without_text(engine: Engine, facts: EngineFacts, deadline_s: float) -> VerifyResult | None:
     """Check an engine that must not be sent plain requests, or that generates no text; None for all others."""
-    refused = unwarmed(facts)
+    refused = unchecked(facts)
     if refused:
         return VerifyResult("skipped", f"The output is not checked. {refused}")
     work = work_of(facts.tasks)

@@ -42,6 +42,7 @@ class Actions:
 
     drain: Action
     rewarm: Action
+    check: Action
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Call:
 CALLS: tuple[Call, ...] = (
     Call("POST", "/drain", "Withdraw readiness; requests in flight may end. /rewarm takes it back."),
     Call("POST", "/rewarm", "Warm up and check the output once more; not ready meanwhile."),
+    Call("POST", "/check", "Check the output once more, without a warm-up before; not ready meanwhile."),
     Call("GET", "/status", "The same JSON as on the network port."),
 )
 
@@ -82,6 +84,7 @@ def make_control_app(board: Board, actions: Actions) -> web.Application:
     handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
         "/drain": _handing_to(actions.drain),
         "/rewarm": _handing_to(actions.rewarm),
+        "/check": _handing_to(actions.check),
         "/status": status,
     }
     app = web.Application(client_max_size=1024)

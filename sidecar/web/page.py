@@ -12,7 +12,18 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from sidecar.web import coverage_panel, figures, gpu_panel, history_panel, journey, panels, parts, warmup_panels, words
+from sidecar.web import (
+    coverage_panel,
+    figures,
+    golden_panel,
+    gpu_panel,
+    history_panel,
+    journey,
+    panels,
+    parts,
+    warmup_panels,
+    words,
+)
 from sidecar.web.markup import Element, element, raw, together
 from sidecar.web.style import STYLE
 
@@ -120,7 +131,7 @@ def _columns(status: Mapping[str, Any]) -> Element:
         history_panel.history(status),
         panels.engine(status),
         gpu_panel.gpu(status),
-        panels.golden(status),
+        golden_panel.golden(status),
         panels.publish(status),
     )
     return element("div", element("div", *work, class_="stack"), element("div", *things, class_="stack"), class_="cols")
@@ -138,6 +149,14 @@ def _verdict(status: Mapping[str, Any]) -> tuple[str, str, str]:
             "The next start has them "
             "from the store once they are published; if it goes on, add the shapes of your traffic to "
             "the warm-up profile.",
+        )
+    fallback = parts.section(parts.section(status, "engine"), "fallback")
+    if status.get("flagged") and fallback.get("change"):
+        return (
+            "Ready, with a fallback",
+            "care",
+            "Nothing at once: its output is good as it runs now. Mend what made it bad without the fallback, then run "
+            "`warmup-sidecar golden lift` and replace the pod.",
         )
     if status.get("flagged"):
         return (

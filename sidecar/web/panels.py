@@ -1,7 +1,7 @@
-"""The cards of the status page, one function each: restore, engine, output, publish, events.
+"""The cards of the status page, one function each: restore, engine, publish, events.
 
 Each reads its section of `/status` and copes with whatever is missing or odd in it. The cards about compiling
-are in `warmup_panels.py`, the one about GPUs in `gpu_panel.py`.
+are in `warmup_panels.py`, the one about the output in `golden_panel.py`, about GPUs in `gpu_panel.py`.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ def engine(status: Mapping[str, Any]) -> Element:
             (words.plain(name).capitalize().replace("Kv ", "KV "), parts.value(value), sources.get(name))
             for name, value in limits.items()
         ),
+        ("Fallback", parts.section(found, "fallback").get("change"), None),
         ("KV cache", parts.section(found, "kv_cache").get("sentence"), parts.section(found, "kv_cache").get("restart")),
         ("Answered after", words.seconds(found.get("healthy_after_s")), None),
         ("Restarts", words.count(found.get("restarts")), None),
@@ -143,35 +144,6 @@ def _exit(found: object) -> object:
     rest = {key: value for key, value in found.items() if key not in ("signal", "code", "seconds", "last_lines")}
     after = f" after {words.seconds(found['seconds'])}" if found.get("seconds") is not None else ""
     return how + after + (f"; {parts.value(rest)}" if parts.value(rest) else "")
-
-
-def _check(check: object) -> object:
-    if not isinstance(check, Mapping) or "passed" not in check:
-        return parts.value(check)
-    mark = "\N{CHECK MARK}" if check["passed"] else "\N{MULTIPLICATION X}"
-    said = f"{mark} {words.plain(check.get('name', 'check'))}: "
-    said += str(check.get("detail") or ("passed" if check["passed"] else "failed"))
-    return element("span", said, class_=None if check["passed"] else "alarm")
-
-
-def golden(status: Mapping[str, Any]) -> Element:
-    """Show how the check of the output ended."""
-    found = parts.section(status, "golden")
-    checks = found.get("checks")
-    shown: list[object] = []
-    if isinstance(checks, Mapping):
-        shown = [f"{words.plain(name)}: {parts.value(value)}" for name, value in checks.items()]
-    elif isinstance(checks, list | tuple):
-        shown = [_check(check) for check in checks]
-    elif checks is not None:
-        shown = [f"{parts.value(checks)} checks"]
-    return parts.card(
-        "Output check",
-        "golden",
-        parts.said(found),
-        element("ul", [element("li", line) for line in shown], class_="small") if shown else None,
-        tag=parts.tag(found.get("outcome", "pending")),
-    )
 
 
 def publish(status: Mapping[str, Any]) -> Element:

@@ -71,6 +71,8 @@ th.n{white-space:normal}th.key-column{white-space:nowrap}
 tr.has-why>*{border-bottom:0}tr.why td{color:var(--tone,var(--soft));font-size:13px;padding-top:0;overflow-wrap:anywhere}
 tr.work>*{background:var(--work-wash)}
 .alarm{color:var(--bad);font-weight:680}
+.diff{white-space:pre-wrap;overflow-wrap:anywhere;font-size:13px;margin-top:6px}
+.diff del{background:var(--bad-wash);color:var(--bad);text-decoration:line-through}.diff ins{background:var(--good-wash);color:var(--good);text-decoration:underline}
 dl.facts{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:3px 14px;margin-top:8px;font-size:14px}
 dl.facts dt{color:var(--soft)}dl.facts dd{overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
 dl.facts .from{display:block;color:var(--soft);font-size:12px;line-height:1.35}

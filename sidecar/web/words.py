@@ -28,6 +28,7 @@ TONES: Mapping[str, str] = {
             "busy",
             "asleep",
             "unwarmed",
+            "unchecked",
             "warning",
             "reset",
         ),
@@ -37,6 +38,8 @@ TONES: Mapping[str, str] = {
         (
             "failed",
             "degenerate",
+            "wrong",
+            "gpu_lost",
             "engine_gone",
             "gone",
             "unreachable",

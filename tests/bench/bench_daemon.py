@@ -40,6 +40,8 @@ LONG_PROMPTS: dict[str, Any] = {
     "mix": {"prompt_tokens": {"from": 4096, "to": 4096}, "concurrency": {"from": 8, "to": 16}},
     "converge": {"clean_rounds": 3, "tolerance": 100, "random_draws": 60},
 }
+#: The largest live cache that a daemon is asked to cope with, and what it and its worker may take with it.
+MANY_FILES, PEAK_MIB = 300_000, 160.0
 TARGET_RSS_MIB, TARGET_CPU, TARGET_P99_MS = 64.0, 1.0, 20.0
 
 
@@ -113,13 +115,34 @@ def big_cache(root: Path, repeat: int, seconds: float) -> Iterator[Figure]:
     yield from rest
 
 
-def _fill_store(subject: Subject, store: Path) -> int:
-    """Publish 1 GB under the keys of the facts that a first start reports; give its bytes."""
+def many_files(root: Path, _repeat: int, seconds: float) -> Iterator[Figure]:
+    """Measure the memory of a pod whose live cache has 300,000 files: restored, warmed with, and looked through to publish."""
+    store = root / "store"
+    store.mkdir()
+    settings = {"WARMUP_STORE": str(store), "WARMUP_RESTORE_TIMEOUT_S": "600", "WARMUP_PUBLISH_QUIET_S": "1"}
+    subject = Subject(root / "pod", BUSY_ENGINE, **settings)
+    size = _fill_store(subject, store, kernels=MANY_FILES // cache_tree.FILES_OF_KERNEL, large=0, scale=1 / 32)
+    for folder in (subject.live, subject.control):
+        shutil.rmtree(folder)
+    with subject.start(engine=True):
+        with Peaks(subject) as peaks:
+            subject.settle()
+        _restored(subject, size)
+        outcome, files = subject.status()["publish"]["outcome"], subject.status()["cache"]["files"]
+        rest = list(_rest(f"rest, ready, {files:,} files", subject, seconds))
+    part, note = f"{MANY_FILES:,} files", f"once; restored, warmed, and a publish: {outcome}"
+    yield Figure(part, "peak memory of the daemon", peaks.daemon / MIB, "MiB", PEAK_MIB, note)
+    yield Figure(part, "peak memory of the worker, without what it forks", peaks.worker / MIB, "MiB", PEAK_MIB, note)
+    yield from rest
+
+
+def _fill_store(subject: Subject, store: Path, **tree: Any) -> int:
+    """Publish 1 GB, or another tree, under the keys of the facts that a first start reports; give its bytes."""
     with subject.start(engine=True):
         subject.wait("/readyz", 0.1)
         facts = json.loads(next(subject.control.glob("attempts/*/facts.json")).read_text())
     shutil.rmtree(subject.live)
-    size = cache_tree.fill(subject.live)
+    size = cache_tree.fill(subject.live, **tree)
     request = PublishRequest(store=str(store), live_cache=str(subject.live), facts=facts, attempt="bench", settle_s=0)
     publish(CacheClient(time.monotonic), request)
     return size
@@ -188,6 +211,7 @@ PARTS: dict[str, Part] = {
     "start": first_answer,
     "rest": at_rest,
     "big-cache": big_cache,
+    "many-files": many_files,
     "long-prompts": long_prompts,
     "pauses": own_pauses,
 }

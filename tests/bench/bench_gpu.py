@@ -11,21 +11,21 @@ import asyncio
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.bench.bench_exporter import compare, figures
 from tests.bench.figures import machine
+from tests.bench.gpu_pod import Pod
 from tests.bench.gpu_traffic import Traffic
 
-PORT = 9797
 PUBLISH_ENDED = ("published", "nothing_new", "read_only", "failed", "disabled")
 PUBLISH_S = 60.0
+EXPORTER_PAIRS, EXPORTER_S = 4, 5.0
 
 
 def arguments() -> argparse.Namespace:
@@ -42,6 +42,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", action=argparse.BooleanOptionalAction, default=True, help="send the fixed cases too")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start-s", type=float, default=1800.0, help="seconds for one start until it is ready")
+    parser.add_argument("--keep-half", type=Path, help="copy the live cache here when the engine's own start has ended")
+    parser.add_argument(
+        "--kill", action="store_true", help="at the end kill the engine and wait until it is ready again"
+    )
+    parser.add_argument(
+        "--exporter", action="store_true", help="at the end compare latency with and without the daemon"
+    )
+    parser.add_argument("--port", type=int, default=9797, help="the daemon's port")
     parser.add_argument("--code", type=Path, help="another checkout whose sidecar is measured, to compare")
     parser.add_argument("--engine-url", default="http://127.0.0.1:8100")
     parser.add_argument("--model", default="m", help="the name under which the engine serves its model")
@@ -64,10 +72,10 @@ def get(url: str) -> tuple[int, str]:
 
 
 class Start:
-    """One start through the sidecar in child mode, on an empty live cache."""
+    """One start through the sidecar and its launcher, on an empty live cache."""
 
-    def __init__(self, given: argparse.Namespace, name: str) -> None:
-        self._given, self._work, self.name = given, given.work, name
+    def __init__(self, given: argparse.Namespace, name: str, last: bool) -> None:
+        self._given, self._work, self.name, self._last = given, given.work, name, last
         self.figures: dict[str, Any] = {"name": name, "machine": machine()}
         for folder in ("live", "control", "tmp", "home") + (("store",) if name.endswith("empty") else ()):
             shutil.rmtree(self._work / folder, ignore_errors=True)
@@ -77,23 +85,22 @@ class Start:
             shutil.copytree(given.half, self._work / "live", symlinks=True)
 
     def run(self) -> None:
-        """Start, wait for ready, send the traffic, wait for the publish, end it."""
+        """Start, wait for ready, send the traffic, wait for the publish, kill the engine if that is wanted, end it."""
         self._began = time.monotonic()
-        with (self._work / f"{self.name}.log").open("wb") as log:
-            command = [sys.executable, "-P", "-m", "sidecar", "run", "--", *self._given.engine]
-            process = subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log, start_new_session=True)
+        log = self._work / f"{self.name}.log"
+        log.unlink(missing_ok=True)
+        self._pod = Pod(self._given.engine, self._work / "control", self._environment(), log)
         try:
-            if self._until_ready(process):
+            if self._until_ready():
                 self._traffic()
-                self._until_published(process)
+                self._until_published()
+                if self._given.exporter and self._last:
+                    self._exporter()
+                if self._given.kill and self._last:
+                    self._kill()
         finally:
             self._status()
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            self._pod.end()
 
     def _environment(self) -> dict[str, str]:
         work = self._work
@@ -102,23 +109,48 @@ class Start:
             "PYTHONPATH": f"{self._given.code}:{path}" if self._given.code else f"{Path.cwd()}:{path}",
             "HOME": str(work / "home"), "TMPDIR": str(work / "tmp"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
             "WARMUP_LIVE_CACHE": str(work / "live"), "WARMUP_STORE": "" if self.name.endswith("half") else str(work / "store"),
-            "WARMUP_CONTROL_DIR": str(work / "control"), "WARMUP_LISTEN": f"127.0.0.1:{PORT}",
+            "WARMUP_CONTROL_DIR": str(work / "control"), "WARMUP_LISTEN": f"127.0.0.1:{self._given.port}",
             "WARMUP_ENGINE_URL": self._given.engine_url, "WARMUP_LOG_FORMAT": "text", "WARMUP_DRAIN_S": "1",
             "WARMUP_SETTLE_S": "1",
         }  # fmt: skip
 
-    def _until_ready(self, process: subprocess.Popen[bytes]) -> bool:
+    def _until_ready(self) -> bool:
         health = f"{self._given.engine_url}/health"
-        while process.poll() is None and self._seconds() < self._given.start_s:
+        while self._pod.tend() and self._seconds() < self._given.start_s:
             if "health_s" not in self.figures and get(health)[0] == 200:
                 self._note("health_s", self._seconds())
-            if get(f"http://127.0.0.1:{PORT}/readyz")[0] == 200:
+                if self._given.keep_half and not self._given.keep_half.exists():
+                    shutil.copytree(self._work / "live", self._given.keep_half, symlinks=True)
+            if self._ready():
                 self._note("ready_s", self._seconds())
                 self._status()
                 return True
             time.sleep(0.2)
         self._note("gave_up_s", self._seconds())
         return False
+
+    def _ready(self) -> bool:
+        return get(f"http://127.0.0.1:{self._given.port}/readyz")[0] == 200
+
+    def _exporter(self) -> None:
+        """Note what live requests notice of the daemon, in pairs of windows."""
+        given, metrics = self._given, f"http://127.0.0.1:{self._given.port}/metrics"
+        felt = asyncio.run(
+            compare(EXPORTER_PAIRS, EXPORTER_S, given.engine_url, given.model, self._pod.daemon, metrics)
+        )
+        self._note("exporter", [asdict(figure) for figure in figures(*felt, EXPORTER_PAIRS)])
+
+    def _kill(self) -> None:
+        """Kill the engine and note how soon traffic is kept away, and when it may come again."""
+        killed = self._pod.kill_engine()
+        while self._ready() and time.monotonic() - killed < PUBLISH_S:
+            time.sleep(0.02)
+        self._note("unready_after_kill_s", round(time.monotonic() - killed, 3))
+        while self._pod.tend() and time.monotonic() - killed < self._given.start_s:
+            if self._ready():
+                self._note("ready_after_kill_s", round(time.monotonic() - killed, 2))
+                return
+            time.sleep(0.2)
 
     def _traffic(self) -> None:
         given = self._given
@@ -129,15 +161,15 @@ class Start:
         if given.cases:
             self._note("cases", asyncio.run(traffic.cases()))
 
-    def _until_published(self, process: subprocess.Popen[bytes]) -> None:
+    def _until_published(self) -> None:
         end = time.monotonic() + PUBLISH_S
-        while process.poll() is None and time.monotonic() < end:
+        while self._pod.tend() and time.monotonic() < end:
             if self._status().get("publish", {}).get("outcome") in PUBLISH_ENDED:
                 return
             time.sleep(0.5)
 
     def _status(self) -> dict[str, Any]:
-        code, text = get(f"http://127.0.0.1:{PORT}/status")
+        code, text = get(f"http://127.0.0.1:{self._given.port}/status")
         if code == 200:
             self._note("status", json.loads(text))
         known: dict[str, Any] = self.figures.get("status", {})
@@ -159,6 +191,8 @@ def summary(figures: dict[str, Any]) -> str:
     lines = [
         f"### {figures['name']} ({figures['machine']})", "",
         f"- /health after {figures.get('health_s')} s, ready after {figures.get('ready_s')} s",
+        f"- after the engine was killed: unready after {figures.get('unready_after_kill_s')} s, "
+        f"ready again after {figures.get('ready_after_kill_s')} s",
         f"- restore: {restore.get('outcome')}, {restore.get('files')} files, {restore.get('bytes')} B, {restore.get('seconds')} s",
         f"- warm-up: {warmup.get('outcome')}, {warmup.get('requests')} requests, {warmup.get('seconds')} s, "
         f"kernels {warmup.get('kernels_before_ready')}: {warmup.get('sentence')}",
@@ -176,8 +210,9 @@ def main() -> None:
     """Run the starts one after the other and print what was measured."""
     given = arguments()
     given.work.mkdir(parents=True, exist_ok=True)
-    for number, kind in enumerate(given.starts.split(","), 1):
-        start = Start(given, f"{number}-{kind}")
+    kinds = given.starts.split(",")
+    for number, kind in enumerate(kinds, 1):
+        start = Start(given, f"{number}-{kind}", number == len(kinds))
         start.run()
         print(summary(start.figures), flush=True)
 

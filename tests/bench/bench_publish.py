@@ -50,10 +50,10 @@ class Felt:
         return (len(self.first) + len(self.gaps)) / self.seconds
 
 
-async def stream(session: aiohttp.ClientSession, url: str, felt: Felt, number: int) -> None:
+async def stream(session: aiohttp.ClientSession, url: str, felt: Felt, number: int, model: str) -> None:
     """Send one request and note when its tokens come."""
     prompt = [1 + (number * 31 + index * 7) % 200 for index in range(PROMPT_TOKENS)]
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "stream": True}
+    body = {"model": model, "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "ignore_eos": True, "stream": True}
     began = last = time.monotonic()
     tokens = 0
     async with session.post(f"{url}/v1/completions", json=body) as answer:
@@ -66,14 +66,14 @@ async def stream(session: aiohttp.ClientSession, url: str, felt: Felt, number: i
             tokens, last = tokens + 1, now
 
 
-async def load(url: str, felt: Felt, until: asyncio.Event, offset: int) -> None:
+async def load(url: str, felt: Felt, until: asyncio.Event, offset: int, model: str = "tiny") -> None:
     """Keep STREAMS requests in flight until told to end; what is in flight then is finished and counts."""
     headers = {"Authorization": f"Bearer {API_KEY}"}
 
     async def client(lane: int) -> None:
         number = 0
         while not until.is_set():
-            await stream(session, url, felt, offset + lane * 1000 + number)
+            await stream(session, url, felt, offset + lane * 1000 + number, model)
             number += 1
 
     began = time.monotonic()

@@ -245,11 +245,22 @@ def summary_of(count: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     compiling = [row for row in rows if row["new"]["kernels"]]
     errors = sorted({error for row in rows for error in row["errors"]})
     p50, p99, last = (worst[(len(worst) - 1) * rank // 100] if worst else None for rank in (50, 99, 100))
-    print(f"{count} random requests in {len(rows)} waves: TTFT p50 {p50} s, p99 {p99} s, worst {last} s; "
-          f"{len(compiling)} waves compiled; errors: {errors[:3] or 'none'}", flush=True)
+    print(
+        f"{count} random requests in {len(rows)} waves: TTFT p50 {p50} s, p99 {p99} s, worst {last} s; "
+        f"{len(compiling)} waves compiled; errors: {errors[:3] or 'none'}",
+        flush=True,
+    )
     slowest = sorted(rows, key=lambda row: row["ttft_worst_s"] or 0.0)[-5:]
-    return {"requests": count, "waves": len(rows), "ttft_p50_s": p50, "ttft_p99_s": p99, "ttft_worst_s": last,
-            "errors": errors, "compiling": compiling, "slowest": slowest}
+    return {
+        "requests": count,
+        "waves": len(rows),
+        "ttft_p50_s": p50,
+        "ttft_p99_s": p99,
+        "ttft_worst_s": last,
+        "errors": errors,
+        "compiling": compiling,
+        "slowest": slowest,
+    }
 
 
 def line_of(name: str, rows: list[dict[str, Any]]) -> str:

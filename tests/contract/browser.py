@@ -109,11 +109,7 @@ class Tab:
     @property
     def complaints(self) -> list[str]:
         """List what the browser logged: violations of the security policy, failed requests, errors."""
-        return [
-            event["params"]["entry"]["text"]
-            for event in self._events
-            if event.get("method") == "Log.entryAdded"
-        ]
+        return [event["params"]["entry"]["text"] for event in self._events if event.get("method") == "Log.entryAdded"]
 
 
 @contextlib.asynccontextmanager

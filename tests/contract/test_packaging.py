@@ -38,9 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     for name in BUILT_FROM:
         if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, tree / name)
     subprocess.run(
@@ -86,8 +84,8 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path):
     profiles = {f"sidecar/_profiles/{path.name}" for path in (ROOT / "warmup_profiles").glob("*.yaml")}
     assert profiles, "no profile is shipped"
     schemas = {path.relative_to(ROOT).as_posix() for path in (ROOT / "sidecar").rglob("*.schema.json")}
-    assert len(schemas) == 2, "the schemas of manifests and profiles"
-    assert shipped == modules | profiles | schemas | {"sidecar/py.typed"}
+    assert len(schemas) == 3, "the schemas of golden files, manifests and profiles"
+    assert shipped == modules | profiles | schemas | {"sidecar/py.typed", "sidecar/golden/starter.yaml"}
 
 
 def test_the_wheel_is_named_and_numbered_as_declared(wheel: Path):
@@ -96,7 +94,7 @@ def test_the_wheel_is_named_and_numbered_as_declared(wheel: Path):
         told = email.message_from_bytes(archive.read(metadata))
     assert (told["Name"], told["Version"]) == ("vllm-warmup-sidecar", __version__)
     assert told["Requires-Python"] == ">=3.11"
-    assert set(told.get_all("Provides-Extra", [])) == {"test", "vllm"}
+    assert set(told.get_all("Provides-Extra", [])) == {"bucket", "test", "vllm"}
 
 
 def test_the_wheel_brings_the_command(wheel: Path):

@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from sidecar.caches import families
+from sidecar.cli import COMMANDS
 from sidecar.config import Settings, variable
 from sidecar.daemon import assembly, process
+from sidecar.errors import EXIT_NOT_SO, EXIT_USAGE
 from sidecar.kube import rights
 from sidecar.kube.condition import CONDITION
 from sidecar.kube.injection import budgets, shape
@@ -107,20 +109,23 @@ def test_the_bases_sidecar_is_the_declared_one():
     assert all(mount in mounts for mount in shape.engine_mounts(Shape(IMAGE)))
 
 
-COMPONENTS = {
+NO_LAUNCHER = {"pod_facts": "true", "node_facts": "true"}
+SIDECARS = {
     "components/readiness-gate": Shape(IMAGE, gate=True),
     "components/store-read-only": Shape(IMAGE, store_read_only=True),
     "components/store-node-local": Shape(IMAGE),
+    "components/golden": Shape(IMAGE, golden="warmup-golden"),
     "components/plain-sidecar": Shape(IMAGE, native=False),
     "components/events": Shape(IMAGE, settings={"events": "true"}),
-    "components/without-launcher": Shape(IMAGE, launcher=False, settings={"pod_facts": "true", "node_facts": "true"}),
+    "components/without-launcher": Shape(IMAGE, launcher=False, settings=NO_LAUNCHER),
+    "components/plain-sidecar-without-launcher": Shape(IMAGE, launcher=False, native=False, settings=NO_LAUNCHER),
 }
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", SIDECARS)
 def test_a_components_sidecar_is_the_declared_one(name: str):
     pod = deployment(kustomized(name))["template"]["spec"]
-    assert same_names(named(pod, shape.NAME)) == same_names(shape.sidecar_container(COMPONENTS[name]))
+    assert same_names(named(pod, shape.NAME)) == same_names(shape.sidecar_container(SIDECARS[name]))
 
 
 def test_the_readiness_gates_token_is_the_declared_one():
@@ -137,12 +142,38 @@ def test_the_init_container_of_old_clusters_is_the_declared_one():
         assert values(named(pod, "engine"))["WARMUP_LAUNCHER_GRACE_S"] == str(budgets.PLAIN_GRACE_S)
 
 
+def test_without_launcher_and_native_sidecars_an_init_container_restores_with_the_sidecars_settings_and_volumes():
+    documents = kustomized("components/plain-sidecar-without-launcher")
+    pod = deployment(documents)["template"]["spec"]
+    declared = shape.restore_container(Shape(IMAGE, launcher=False, native=False, settings=NO_LAUNCHER))
+    assert [container["name"] for container in pod["initContainers"]] == [shape.RESTORE_NAME]
+    assert [container["name"] for container in pod["containers"]] == [shape.NAME, "engine"]
+    restore = named(pod, shape.RESTORE_NAME)
+    assert same_names(restore) == same_names(declared)
+    for field in ("env", "volumeMounts"):
+        assert restore[field] == named(pod, shape.NAME)[field]
+
+
 CHARTS = {
     "defaults": Shape(IMAGE),
     "hopper": Shape(IMAGE, gate=True),
     "cpu": Shape(IMAGE, store=""),
     "plain-sidecar": Shape(IMAGE, native=False, gate=True),
     "node-local": Shape(IMAGE),
+    "golden": Shape(
+        IMAGE,
+        golden="warmup-golden/golden.yaml",
+        settings={
+            "fallbacks": "--kv-cache-dtype auto; VLLM_USE_DEEP_GEMM=0",
+            "on_golden_failed": "retry-cold,fallback,hold",
+        },
+    ),
+    "golden-folder": Shape(
+        IMAGE,
+        native=False,
+        golden="warmup-golden",
+        settings={"fallbacks": "--kv-cache-dtype auto", "on_golden_failed": "fallback,serve"},
+    ),
     "bucket": Shape(IMAGE, store_read_only=True),
     "existing-read-only": Shape(IMAGE, store_read_only=True),
     "api-key": Shape(
@@ -209,6 +240,31 @@ def test_the_prewarming_job_lives_as_long_as_a_first_boot_and_a_publish():
     assert float(waits["--timeout"]) >= after_start_s
 
 
+def test_pods_of_a_signed_store_hold_public_keys_alone_and_cannot_write_it():
+    for documents in (kustomized("components/signed-store"), charted("signed-store")):
+        pod = deployment(documents)["template"]["spec"]
+        sidecar = named(pod, shape.NAME)
+        mounts = {mount["name"]: mount for mount in sidecar["volumeMounts"]}
+        given = values(sidecar)
+        assert given["WARMUP_TRUSTED_KEYS_FILE"].startswith(mounts["trusted-keys"]["mountPath"] + "/")
+        assert given["WARMUP_STORE_MODE"] == "read-only"
+        assert mounts["store"]["readOnly"]
+        assert "WARMUP_SIGNING_KEY_FILE" not in given
+        assert not [volume for volume in pod["volumes"] if "secret" in volume]
+        assert "trusted-keys" not in {mount["name"] for mount in named(pod, "engine")["volumeMounts"]}
+
+
+def test_the_prewarming_job_with_its_comments_taken_away_holds_the_private_key_in_the_sidecar_alone():
+    text = (ROOT / "k8s" / "examples" / "prewarm" / "job.yaml").read_text(encoding="utf-8")
+    signed = re.sub(r"^( +)# (?=- name: (?:WARMUP_SIGNING|signing)|  )", r"\1", text, flags=re.MULTILINE)
+    pod = yaml.safe_load(signed)["spec"]["template"]["spec"]
+    [volume] = [one for one in pod["volumes"] if one["name"] == "signing-key"]
+    assert volume["secret"]["defaultMode"] == 0o440, "the sidecar refuses a key that everybody can read"
+    folder = {mount["name"]: mount["mountPath"] for mount in named(pod, shape.NAME)["volumeMounts"]}["signing-key"]
+    assert values(named(pod, shape.NAME))["WARMUP_SIGNING_KEY_FILE"] == f"{folder}/signing-key"
+    assert "signing-key" not in {mount["name"] for mount in named(pod, "engine")["volumeMounts"]}
+
+
 def test_every_grace_period_covers_drain_and_two_ends():
     for source, pod, container in sidecars():
         hook = named(pod, "engine").get("lifecycle") is not None
@@ -227,6 +283,17 @@ def test_every_setting_is_one_that_the_code_declares():
         Settings.model_validate({name.removeprefix("WARMUP_").lower(): value for name, value in given.items() if value})
 
 
+def test_every_command_of_our_image_is_one_that_the_code_has():
+    looked_at = set()
+    for source, document in everything():
+        for pod in pods(document):
+            for container in containers(pod):
+                if container["image"] == IMAGE and "command" not in container:
+                    assert container["args"][0] in COMMANDS, source
+                    looked_at.add(container["args"][0])
+    assert {"run", "launcher", "restore", "injector"} <= looked_at
+
+
 def test_every_port_that_is_asked_is_one_that_the_sidecar_opens():
     for source, pod, container in sidecars():
         [port] = container["ports"]
@@ -239,8 +306,9 @@ def test_every_port_that_is_asked_is_one_that_the_sidecar_opens():
         assert int(values(container)["WARMUP_ENGINE_URL"].rpartition(":")[2]) in engine, source
 
 
-def test_without_the_launcher_the_engine_gets_every_familys_variable():
-    pod = deployment(kustomized("components/without-launcher"))["template"]["spec"]
+@pytest.mark.parametrize("name", ["components/without-launcher", "components/plain-sidecar-without-launcher"])
+def test_without_the_launcher_the_engine_gets_every_familys_variable(name: str):
+    pod = deployment(kustomized(name))["template"]["spec"]
     given = values(named(pod, "engine"))
     expected = families.environment(str(SETTINGS.live_cache))
     assert {name: given.get(name) for name in expected} == expected
@@ -276,6 +344,7 @@ def test_every_role_gives_exactly_what_its_feature_needs():
         ("readiness-gate", ["readiness gate"]),
         ("events", ["events"]),
         ("without-launcher", ["pod facts", "node facts"]),
+        ("plain-sidecar-without-launcher", ["pod facts", "node facts"]),
     ):
         chosen = [features[each] for each in listed]
         documents = kustomized(f"components/{name}")
@@ -298,9 +367,34 @@ def test_only_the_sidecar_gets_a_token_and_the_store():
     for source, pod, _ in sidecars():
         for container in containers(pod):
             secret = [
-                mount for mount in container.get("volumeMounts", []) if mount["name"] in ("token", "store", "api-key")
+                mount
+                for mount in container.get("volumeMounts", [])
+                if mount["name"] in ("token", "store", "api-key", "golden")
             ]
-            assert container["name"] == shape.NAME or secret == [], source
+            assert container["name"] in (shape.NAME, shape.RESTORE_NAME) or secret == [], source
+
+
+def test_the_golden_files_of_the_component_are_optional_and_lie_where_the_setting_says():
+    pod = deployment(kustomized("components/golden"))["template"]["spec"]
+    declared = Shape(IMAGE, golden="warmup-golden")
+    assert all(volume in pod["volumes"] for volume in shape.volumes(declared))
+    assert values(named(pod, shape.NAME))["WARMUP_GOLDEN"] == shape.GOLDEN_PATH
+
+
+def test_the_rollouts_gate_compares_with_the_golden_files_and_fails_at_once_where_they_disagree():
+    [template] = [document for _, document in plain() if document["kind"] == "AnalysisTemplate"]
+    [job] = [metric["provider"]["job"]["spec"] for metric in template["spec"]["metrics"] if metric["name"] == "golden"]
+    [container] = job["template"]["spec"]["containers"]
+    assert container["args"][:2] == ["golden", "check"]
+    given = dict(zip(container["args"][2::2], container["args"][3::2], strict=True))
+    [mount] = container["volumeMounts"]
+    assert given["--golden"] == mount["mountPath"]
+    [rule] = job["podFailurePolicy"]["rules"]
+    assert set(rule["onExitCodes"]["values"]) == {EXIT_USAGE, EXIT_NOT_SO}
+    [rollout] = [document["spec"] for _, document in plain() if document["kind"] == "Rollout"]
+    host = rollout["strategy"]["canary"]["canaryService"]
+    assert given["--url"] == f"http://{host}:8000"
+    assert host in [document["metadata"]["name"] for _, document in plain() if document["kind"] == "Service"]
 
 
 def test_the_charts_alerts_are_those_of_the_component():

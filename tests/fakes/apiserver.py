@@ -78,19 +78,21 @@ class FakeApiServer:
         application = web.Application(middlewares=[self._guard])
         pods = "/api/v1/namespaces/{namespace}/pods"
         events = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        application.add_routes([
-            web.get("/version", self._version),
-            web.get(pods + "/{name}", self._get("", "pods")),
-            web.post(pods, self._create("", "pods")),
-            web.patch(pods + "/{name}", self._patch("", "pods", status=False)),
-            web.patch(pods + "/{name}/status", self._patch("", "pods", status=True)),
-            web.get("/api/v1/nodes/{name}", self._get("", "nodes")),
-            web.post("/api/v1/nodes", self._create("", "nodes")),
-            web.get(events, self._list("events.k8s.io", "events")),
-            web.post(events, self._create("events.k8s.io", "events")),
-            web.patch(events + "/{name}", self._patch("events.k8s.io", "events", status=False)),
-            web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review),
-        ])
+        application.add_routes(
+            [
+                web.get("/version", self._version),
+                web.get(pods + "/{name}", self._get("", "pods")),
+                web.post(pods, self._create("", "pods")),
+                web.patch(pods + "/{name}", self._patch("", "pods", status=False)),
+                web.patch(pods + "/{name}/status", self._patch("", "pods", status=True)),
+                web.get("/api/v1/nodes/{name}", self._get("", "nodes")),
+                web.post("/api/v1/nodes", self._create("", "nodes")),
+                web.get(events, self._list("events.k8s.io", "events")),
+                web.post(events, self._create("events.k8s.io", "events")),
+                web.patch(events + "/{name}", self._patch("events.k8s.io", "events", status=False)),
+                web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review),
+            ]
+        )
         self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context)
@@ -171,7 +173,9 @@ class FakeApiServer:
             if refused := self._refused(request, "list", group, resource):
                 return refused
             namespace = request.match_info["namespace"]
-            items = [thing for (kind, where, _), thing in self.objects.items() if (kind, where) == (resource, namespace)]
+            items = [
+                thing for (kind, where, _), thing in self.objects.items() if (kind, where) == (resource, namespace)
+            ]
             return web.json_response({"kind": "List", "items": items})
 
         return listed

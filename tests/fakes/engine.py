@@ -36,6 +36,7 @@ from tests.fakes.engine_script import (
     words_for,
 )
 from tests.fakes.engine_work import TASK_OF, OtherWork
+from tests.fakes.speaking import Language
 
 
 class FakeEngine:
@@ -45,8 +46,14 @@ class FakeEngine:
     """
 
     def __init__(
-        self, script: Script | None = None, *, port: int = 0, triton: Path | None = None,
-        inductor: Path | None = None, exit_on_death: bool = False, host: str = "127.0.0.1",
+        self,
+        script: Script | None = None,
+        *,
+        port: int = 0,
+        triton: Path | None = None,
+        inductor: Path | None = None,
+        exit_on_death: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
         self.script = script or Script()
         self._host = host
@@ -56,6 +63,7 @@ class FakeEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
         self.requests: list[dict[str, Any]] = []
+        self.asked: list[str] = []
         self._born()
 
     def _born(self) -> None:
@@ -67,6 +75,7 @@ class FakeEngine:
         self.started = time.time()
         self.counters = Counters()
         self.kernels = Kernels(self.script, *self._caches)
+        self.language = Language(self.script.vocab_size)
         self._slots = asyncio.Semaphore(self.script.max_num_seqs)
         self.died = self.listening = False
         self.listening_since: float | None = None
@@ -114,20 +123,26 @@ class FakeEngine:
     async def _serve_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         application = web.Application(client_max_size=64 << 20, middlewares=[self._guard])
-        application.add_routes([
-            web.get("/health", self._health), web.get("/ping", self._health),
-            web.get("/metrics", self._metrics), web.get("/version", self._version),
-            web.get("/v1/models", self._models),
-            web.post("/tokenize", self._tokenize), web.post("/v1/completions", self._text),
-            web.post("/v1/chat/completions", self._text), web.get("/server_info", self._server_info),
-            web.get("/is_sleeping", self._sleep), web.post("/sleep", self._sleep),
-            web.post("/wake_up", self._sleep),
-            web.get("/__script__", self._control), web.post("/__script__", self._control),
-            *OtherWork(self.script, self._begin_work, lambda feature: self.kernels.need(feature)).routes(),
-        ])
-        self._runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        application.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ping", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/version", self._version),
+                web.get("/v1/models", self._models),
+                web.post("/tokenize", self._tokenize),
+                web.post("/v1/completions", self._text),
+                web.post("/v1/chat/completions", self._text),
+                web.get("/server_info", self._server_info),
+                web.get("/is_sleeping", self._sleep),
+                web.post("/sleep", self._sleep),
+                web.post("/wake_up", self._sleep),
+                web.get("/__script__", self._control),
+                web.post("/__script__", self._control),
+                *OtherWork(self.script, self._begin_work, lambda feature: self.kernels.need(feature)).routes(),
+            ]
         )
+        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket).start()
         self.listening, self.listening_since = True, time.time()
@@ -139,6 +154,7 @@ class FakeEngine:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.asked.append(request.path)
         if TASK_OF.get(request.path, "generate") not in self.script.tasks and request.path in TASK_OF:
             return web.json_response({"detail": "Not Found"}, status=404)
         key = self.script.api_key
@@ -150,11 +166,16 @@ class FakeEngine:
     async def _control(self, request: web.Request) -> web.Response:
         if request.method == "POST":
             self.script.update(await request.json())
-        return web.json_response({
-            "script": dataclasses.asdict(self.script), "counters": dataclasses.asdict(self.counters),
-            "compiled": self.kernels.compiled, "requests": self.requests[-1000:], "started": self.started,
-            "listening_since": self.listening_since,
-        })
+        return web.json_response(
+            {
+                "script": dataclasses.asdict(self.script),
+                "counters": dataclasses.asdict(self.counters),
+                "compiled": self.kernels.compiled,
+                "requests": self.requests[-1000:],
+                "started": self.started,
+                "listening_since": self.listening_since,
+            }
+        )
 
     async def _health(self, request: web.Request) -> web.Response:
         mode = self.script.health
@@ -175,10 +196,18 @@ class FakeEngine:
     async def _models(self, request: web.Request) -> web.Response:
         if self.script.models_status != 200:
             return error(self.script.models_status, "not now")
-        base = {"id": self.script.model, "object": "model", "owned_by": "vllm", "root": self.script.root,
-                "parent": None, "max_model_len": self.script.max_model_len}
-        adapters = [base | {"id": name, "parent": self.script.model, "root": f"/adapters/{name}"}
-                    for name in self.script.adapters]
+        base = {
+            "id": self.script.model,
+            "object": "model",
+            "owned_by": "vllm",
+            "root": self.script.root,
+            "parent": None,
+            "max_model_len": self.script.max_model_len,
+        }
+        adapters = [
+            base | {"id": name, "parent": self.script.model, "root": f"/adapters/{name}"}
+            for name in self.script.adapters
+        ]
         return web.json_response({"object": "list", "data": [base, *adapters]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
@@ -190,8 +219,7 @@ class FakeEngine:
         if refused is not None:
             return refused
         tokens = list(range(10, 10 + len(json.dumps(body.get("messages") or body.get("prompt"))) // 4))
-        return web.json_response(
-            {"count": len(tokens), "max_model_len": self.script.max_model_len, "tokens": tokens})
+        return web.json_response({"count": len(tokens), "max_model_len": self.script.max_model_len, "tokens": tokens})
 
     async def _server_info(self, request: web.Request) -> web.Response:
         if not self.script.dev_mode:
@@ -199,14 +227,20 @@ class FakeEngine:
         script = self.script
         await asyncio.sleep(script.server_info_seconds)
         config = {
-            "model_config": {"max_model_len": script.max_model_len, "quantization": script.quantization,
-                             "hf_config": json.dumps({"vocab_size": script.vocab_size})},
-            "scheduler_config": {"max_num_seqs": script.max_num_seqs,
-                                 "max_num_batched_tokens": script.max_num_batched_tokens},
+            "model_config": {
+                "max_model_len": script.max_model_len,
+                "quantization": script.quantization,
+                "hf_config": json.dumps({"vocab_size": script.vocab_size}),
+            },
+            "scheduler_config": {
+                "max_num_seqs": script.max_num_seqs,
+                "max_num_batched_tokens": script.max_num_batched_tokens,
+            },
             "cache_config": {"cache_dtype": script.kv_cache_dtype, "block_size": script.block_size},
         }
+        env = {"VLLM_BATCH_INVARIANT": script.batch_invariant}
         as_json = request.query.get("config_format") == "json"
-        return web.json_response({"vllm_config": config if as_json else str(config)})
+        return web.json_response({"vllm_config": config if as_json else str(config), "vllm_env": env})
 
     async def _sleep(self, request: web.Request) -> web.Response:
         if not self.script.dev_mode:
@@ -290,9 +324,7 @@ class FakeEngine:
         self._spawn(self.kill())
         await asyncio.sleep(3600)
 
-    async def _generate(
-        self, request: web.Request, body: dict[str, Any], chat: bool, size: int
-    ) -> web.StreamResponse:
+    async def _generate(self, request: web.Request, body: dict[str, Any], chat: bool, size: int) -> web.StreamResponse:
         if self.script.generation == "hang" or self.script.freeze:
             await asyncio.sleep(3600)
         for feature in features_of(body, size, self.script, chat):
@@ -301,6 +333,8 @@ class FakeEngine:
         self.counters.prompt_tokens += size
         words = words_for(body, self.script)
         answer = Answer(body, chat, size, self.script)
+        if self.script.speaks and not body.get("stream"):
+            return self._speak(body, chat, answer)
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         if body.get("stream"):
             await stream.prepare(request)
@@ -329,6 +363,16 @@ class FakeEngine:
         await stream.write(answer.usage(len(words)) + b"data: [DONE]\n\n")
         return stream
 
+    def _speak(self, body: dict[str, Any], chat: bool, answer: Answer) -> web.Response:
+        self.language.fault = self.script.fault
+        choice = self.language.answer(body, chat)
+        if choice is None:
+            return error(500, "Out of range float values are not JSON compliant", "InternalServerError")
+        self.counters.success += 1
+        count = len(choice.get("token_ids") or ())
+        self.counters.generation_tokens += count
+        return web.json_response(answer.envelope([choice], count))
+
     async def _misbehave(self, request: web.Request, stream: web.StreamResponse) -> bool:
         """Do what the script says in the middle of a stream; True ends it there."""
         mode = self.script.generation
@@ -353,8 +397,12 @@ async def _main(script: Script, host: str, port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     triton, inductor = (os.environ.get(name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"))
     engine = FakeEngine(
-        script, port=port, triton=Path(triton) if triton else None,
-        inductor=Path(inductor) if inductor else None, exit_on_death=True, host=host,
+        script,
+        port=port,
+        triton=Path(triton) if triton else None,
+        inductor=Path(inductor) if inductor else None,
+        exit_on_death=True,
+        host=host,
     )
     async with engine:
         print(f"INFO Starting vLLM server on {engine.url}", file=sys.stderr, flush=True)

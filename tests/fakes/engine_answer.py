@@ -46,6 +46,10 @@ class Answer:
             choice["text"] = "".join(words)
         return self._envelope([choice], "completion") | {"usage": self._usage(len(words))}
 
+    def envelope(self, choices: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+        """Put finished choices into the body of an answer."""
+        return self._envelope(choices, "completion") | {"usage": self._usage(tokens)}
+
     def _envelope(self, choices: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         return {"id": "cmpl-1", "object": kind, "created": 1, "model": self.body["model"], "choices": choices}
 

@@ -75,7 +75,9 @@ def refuse_messages(script: Script, messages: Any) -> web.Response | None:
         if not _readable(part):
             return error(400, f"Failed to load {kind}: it is no such file.")
     if not script.chat_template:
-        return error(400, "As of transformers v4.44, default chat template is no longer allowed, so you must provide one")
+        return error(
+            400, "As of transformers v4.44, default chat template is no longer allowed, so you must provide one"
+        )
     return None
 
 
@@ -93,6 +95,8 @@ def _readable(part: Mapping[str, Any]) -> bool:
         kind, _, data = str(part["image_url"]["url"]).partition(",")
         content = base64.b64decode(data, validate=True)
         begin = content.index(b"IDAT") + 4
-        return kind == "data:image/png;base64" and content.startswith(_PNG) and bool(zlib.decompress(content[begin:-16]))
+        return (
+            kind == "data:image/png;base64" and content.startswith(_PNG) and bool(zlib.decompress(content[begin:-16]))
+        )
     except (KeyError, TypeError, ValueError, binascii.Error, zlib.error):
         return False

@@ -17,14 +17,58 @@ from pathlib import Path
 from typing import Any
 
 WORDS = (
-    "the", "river", "ran", "under", "old", "stone", "bridges", "while", "people", "market", "talked", "about",
-    "rain", "and", "early", "bread", "nobody", "knew", "why", "a", "blue", "kite", "hung", "over", "town",
-    "three", "days", "until", "it", "fell", "near", "our", "school", "garden", "wall", "before",
+    "the",
+    "river",
+    "ran",
+    "under",
+    "old",
+    "stone",
+    "bridges",
+    "while",
+    "people",
+    "market",
+    "talked",
+    "about",
+    "rain",
+    "and",
+    "early",
+    "bread",
+    "nobody",
+    "knew",
+    "why",
+    "a",
+    "blue",
+    "kite",
+    "hung",
+    "over",
+    "town",
+    "three",
+    "days",
+    "until",
+    "it",
+    "fell",
+    "near",
+    "our",
+    "school",
+    "garden",
+    "wall",
+    "before",
 )
 HEALTH = ("ok", "503", "hang", "slow")
 GENERATION = (
-    "ok", "500", "503", "hang", "error_in_stream", "truncated", "cut", "non_utf8", "huge_line", "not_json",
-    "repeat", "nan", "empty",
+    "ok",
+    "500",
+    "503",
+    "hang",
+    "error_in_stream",
+    "truncated",
+    "cut",
+    "non_utf8",
+    "huge_line",
+    "not_json",
+    "repeat",
+    "nan",
+    "empty",
 )
 
 
@@ -93,6 +137,12 @@ class Script:
     die_on_mixed: bool = False
     """Die when a prompt arrives while another request decodes."""
     log_jit: bool = True
+    speaks: bool = False
+    """Requests that aren't streamed are answered by `speaking.Language`, with token ids and log-probabilities."""
+    fault: str = ""
+    """What is wrong with that language: one of `speaking.FAULTS`."""
+    batch_invariant: bool = False
+    """The same answer to the same prompt in any batch is promised, in development mode's /server_info."""
 
     def update(self, changes: dict[str, Any]) -> None:
         """Set knobs by name. Raises KeyError for a name that isn't one."""
@@ -143,7 +193,9 @@ class Kernels:
                 if self._script.log_jit:
                     print(
                         f"WARNING Triton kernel JIT compilation during inference: {feature}. "
-                        "This causes a latency spike.", file=sys.stderr, flush=True,
+                        "This causes a latency spike.",
+                        file=sys.stderr,
+                        flush=True,
                     )
                 await asyncio.sleep(self._script.compile_seconds)
                 self._write(feature)
@@ -223,8 +275,10 @@ def prompt_tokens(body: dict[str, Any]) -> int:
 def _text_of(messages: Any) -> str:
     """Give the text of messages; the characters of a picture's URL are no tokens."""
     contents = (message.get("content", "") for message in messages)
-    parts = (content if isinstance(content, str) else json.dumps([part.get("text", "") for part in content])
-             for content in contents)
+    parts = (
+        content if isinstance(content, str) else json.dumps([part.get("text", "") for part in content])
+        for content in contents
+    )
     return " ".join(parts)
 
 
@@ -245,8 +299,11 @@ def words_for(body: dict[str, Any], script: Script) -> list[str]:
 
 def metrics_page(script: Script, counters: Counters, started: float) -> str:
     """Write a page in Prometheus' text format as vLLM does, with the names of the scripted version."""
-    lines = ["# HELP python_info Python platform information", "# TYPE python_info gauge",
-             'python_info{implementation="CPython",major="3",minor="12"} 1.0']
+    lines = [
+        "# HELP python_info Python platform information",
+        "# TYPE python_info gauge",
+        'python_info{implementation="CPython",major="3",minor="12"} 1.0',
+    ]
     if script.show_process_start:
         lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {started!r}"]
     if script.metrics_names == "none":
@@ -255,28 +312,41 @@ def metrics_page(script: Script, counters: Counters, started: float) -> str:
     usage = min(1.0, counters.tokens_held / (script.block_size * script.kv_blocks))
     gauges: dict[str, float] = {"num_requests_running": running, "num_requests_waiting": counters.waiting}
     totals: dict[str, float] = {
-        "prompt_tokens_total": counters.prompt_tokens, "generation_tokens_total": counters.generation_tokens,
-        "num_preemptions_total": 0, "iteration_tokens_total_count": counters.steps,
+        "prompt_tokens_total": counters.prompt_tokens,
+        "generation_tokens_total": counters.generation_tokens,
+        "num_preemptions_total": 0,
+        "iteration_tokens_total_count": counters.steps,
     }
     for era, prefix in (("old", "gpu_"), ("new", "")):
         if script.metrics_names in (era, "both"):
             gauges["gpu_cache_usage_perc" if era == "old" else "kv_cache_usage_perc"] = usage
-            totals |= {f"{prefix}prefix_cache_queries_total": counters.prompt_tokens,
-                       f"{prefix}prefix_cache_hits_total": 0}
+            totals |= {
+                f"{prefix}prefix_cache_queries_total": counters.prompt_tokens,
+                f"{prefix}prefix_cache_hits_total": 0,
+            }
     if script.metrics_names != "old":
-        gauges |= {"engine_sleep_state{sleep_state=awake}": float(not script.asleep),
-                   "engine_sleep_state{sleep_state=weights_offloaded}": float(script.asleep),
-                   "engine_sleep_state{sleep_state=discard_all}": 0}
+        gauges |= {
+            "engine_sleep_state{sleep_state=awake}": float(not script.asleep),
+            "engine_sleep_state{sleep_state=weights_offloaded}": float(script.asleep),
+            "engine_sleep_state{sleep_state=discard_all}": 0,
+        }
     for name, value in (gauges | totals).items():
         lines += _series(name, value, script, share=name in totals or name.startswith("num_requests"))
     success = f'{{engine="0",finished_reason="length",model_name="{script.model}"}}'
     lines.append(f"vllm:request_success_total{success} {float(counters.success)!r}")
-    lines += [f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{edge}"}} {float(counters.success)!r}'
-              for edge in (0.001, 0.005, 0.01, 0.1, 1.0, 10.0, "+Inf")]
-    for name, values in (("prompt", [prompt for prompt, _ in counters.lengths]),
-                         ("generation", [output for _, output in counters.lengths])):
-        lines += [f'vllm:request_{name}_tokens_bucket{{engine="0",le="{_edge(edge)}",model_name="{script.model}"}} '
-                  f"{float(sum(value <= edge for value in values))!r}" for edge in _edges(script.max_model_len)]
+    lines += [
+        f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="{edge}"}} {float(counters.success)!r}'
+        for edge in (0.001, 0.005, 0.01, 0.1, 1.0, 10.0, "+Inf")
+    ]
+    for name, values in (
+        ("prompt", [prompt for prompt, _ in counters.lengths]),
+        ("generation", [output for _, output in counters.lengths]),
+    ):
+        lines += [
+            f'vllm:request_{name}_tokens_bucket{{engine="0",le="{_edge(edge)}",model_name="{script.model}"}} '
+            f"{float(sum(value <= edge for value in values))!r}"
+            for edge in _edges(script.max_model_len)
+        ]
     lines.append(_cache_config(script))
     return "\n".join(lines) + "\n"
 
@@ -308,8 +378,13 @@ def _series(name: str, value: float, script: Script, *, share: bool) -> list[str
 
 def _cache_config(script: Script) -> str:
     labels = {
-        "block_size": script.block_size, "cache_dtype": script.kv_cache_dtype,
-        "calculate_kv_scales": script.calculate_kv_scales, "enable_prefix_caching": True, "engine": 0,
-        "gpu_memory_utilization": 0.9, "num_gpu_blocks": script.kv_blocks, "sliding_window": None,
+        "block_size": script.block_size,
+        "cache_dtype": script.kv_cache_dtype,
+        "calculate_kv_scales": script.calculate_kv_scales,
+        "enable_prefix_caching": True,
+        "engine": 0,
+        "gpu_memory_utilization": 0.9,
+        "num_gpu_blocks": script.kv_blocks,
+        "sliding_window": None,
     }
     return "vllm:cache_config_info{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "} 1.0"

@@ -212,9 +212,7 @@ def board(walk: Walk, sentence: str, flagged: bool = False, **sections: Any) -> 
     on.
     """
     clock = Clock()
-    made = Board(
-        clock, clock, "0.1.0", "launcher", startup_open=True, startup_sentence="The launcher is in place."
-    )
+    made = Board(clock, clock, "0.1.0", "launcher", startup_open=True, startup_sentence="The launcher is in place.")
     events = list(EVENTS)
     for index, (phase, seconds) in enumerate(walk):
         if index:
@@ -248,8 +246,7 @@ def restoring() -> Board:
     """Give a restore half-way."""
     return board(
         (*START, (Phase.RESTORING, 2.1)),
-        "Restoring kernel caches from the store; the engine starts as soon as this ends, "
-        "whatever comes of it.",
+        "Restoring kernel caches from the store; the engine starts as soon as this ends, whatever comes of it.",
         restore={**RESTORE, "outcome": "running", "sentence": "", "bytes_done": 730e6, "seconds": 2.1},
         gpu=GPU,
     )
@@ -513,9 +510,7 @@ def draining() -> Board:
     """Give a pod on its way out."""
     made = ready_after_restore()
     made.enter(Phase.DRAINING)
-    made.gate = Gate(
-        False, False, "Draining, asked by the operator: no new traffic; requests in flight may end."
-    )
+    made.gate = Gate(False, False, "Draining, asked by the operator: no new traffic; requests in flight may end.")
     return made
 
 

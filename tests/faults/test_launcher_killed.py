@@ -55,8 +55,21 @@ def gone(pid: int) -> bool:
 def dying(stage: Stage, step: int, command: str) -> subprocess.Popen[bytes]:
     """Start a launcher that dies before this step."""
     process = subprocess.Popen(
-        [*QUICK, "-c", DIES, str(step), str(stage.root), str(stage.control / "launcher.py"), "--", SHELL, "-c", command],
-        env=stage.environment(PATH=f"{stage.root}/bin:/bin:/usr/bin"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [
+            *QUICK,
+            "-c",
+            DIES,
+            str(step),
+            str(stage.root),
+            str(stage.control / "launcher.py"),
+            "--",
+            SHELL,
+            "-c",
+            command,
+        ],
+        env=stage.environment(PATH=f"{stage.root}/bin:/bin:/usr/bin"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     stage.launched.append(process)
     return process
@@ -142,9 +155,10 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
     process = subprocess.Popen(
-        [*QUICK, "-c", blocker, str(stage.control / "launcher.py"), "--", SHELL, "-c",
-         "echo 'ValueError: x'; exit 6"],
-        env=stage.environment(WARMUP_LAUNCHER_WAIT_S="0.3"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*QUICK, "-c", blocker, str(stage.control / "launcher.py"), "--", SHELL, "-c", "echo 'ValueError: x'; exit 6"],
+        env=stage.environment(WARMUP_LAUNCHER_WAIT_S="0.3"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     stage.launched.append(process)
     out, err = output(process)

@@ -35,8 +35,9 @@ def one_round(stage: Stage, chance: random.Random) -> str:
     (stage.live / "triton" / "d").unlink(missing_ok=True)
     # The launcher looks at once and then every 30 ms; the sidecar comes around one of its first two looks.
     cap, delay_s = chance.choice([(0.0, chance.uniform(0, 0.002)), (0.01, chance.uniform(0.015, 0.045))])
-    process = stage.launch(SHELL, "-c", f"cat {stage.live}/triton/*", env={"PATH": "/bin:/usr/bin",
-                           "WARMUP_LAUNCHER_WAIT_S": str(cap)})
+    process = stage.launch(
+        SHELL, "-c", f"cat {stage.live}/triton/*", env={"PATH": "/bin:/usr/bin", "WARMUP_LAUNCHER_WAIT_S": str(cap)}
+    )
     attempt = ""
     attempt = until(lambda: with_facts(stage), "facts")
     entry = stage.staged(attempt, "triton", NEW)

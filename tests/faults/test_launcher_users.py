@@ -77,8 +77,15 @@ def volume():
 def sidecar_on(volume: Path, uid: int, groups: list[int]) -> subprocess.Popen[str]:
     """Start a sidecar as this user and wait until it has laid the launcher down."""
     process = subprocess.Popen(
-        [PYTHON, "-c", SIDECAR_SCRIPT, str(volume / "run"), str(volume / "live")], env={"PYTHONPATH": str(volume / "code")},
-        user=uid, group=uid, extra_groups=groups, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
+        [PYTHON, "-c", SIDECAR_SCRIPT, str(volume / "run"), str(volume / "live")],
+        env={"PYTHONPATH": str(volume / "code")},
+        user=uid,
+        group=uid,
+        extra_groups=groups,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
     )
     assert process.stdout is not None
     first = process.stdout.readline()
@@ -94,9 +101,16 @@ def sidecar_on(volume: Path, uid: int, groups: list[int]) -> subprocess.Popen[st
 def test_users_with_a_common_group_can_hand_over_commit_clear_and_write(volume: Path, engine: int):
     sidecar = sidecar_on(volume, SIDECAR, [GROUP])
     launched = subprocess.run(
-        [PYTHON, str(volume / "run" / "launcher.py"), "--", "/bin/sh", "-c", ENGINE_SCRIPT], cwd="/",
-        env={"PATH": "/bin:/usr/bin", "HOME": "/"}, user=engine, group=engine, extra_groups=[GROUP],
-        capture_output=True, text=True, timeout=60, umask=0o022,
+        [PYTHON, str(volume / "run" / "launcher.py"), "--", "/bin/sh", "-c", ENGINE_SCRIPT],
+        cwd="/",
+        env={"PATH": "/bin:/usr/bin", "HOME": "/"},
+        user=engine,
+        group=engine,
+        extra_groups=[GROUP],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        umask=0o022,
     )
     out, err = sidecar.communicate(timeout=60)
     assert launched.stdout == f"new {engine}\n", (launched.stderr, err)
@@ -108,9 +122,15 @@ def test_an_engine_that_is_not_in_the_group_starts_without_the_sidecar(volume: P
     sidecar = sidecar_on(volume, SIDECAR, [GROUP])
     stranger = SIDECAR + 7
     launched = subprocess.run(
-        [PYTHON, str(volume / "run" / "launcher.py"), "--", "/bin/sh", "-c", "id -u"], cwd="/",
-        env={"PATH": "/bin:/usr/bin", "HOME": "/"}, user=stranger, group=stranger, extra_groups=[],
-        capture_output=True, text=True, timeout=60,
+        [PYTHON, str(volume / "run" / "launcher.py"), "--", "/bin/sh", "-c", "id -u"],
+        cwd="/",
+        env={"PATH": "/bin:/usr/bin", "HOME": "/"},
+        user=stranger,
+        group=stranger,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     sidecar.kill()
     sidecar.communicate()

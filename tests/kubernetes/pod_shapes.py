@@ -112,6 +112,18 @@ INJECTED: dict[str, Json] = {
         annotations={f"{DOMAIN}/launcher": "false"},
     ),
     "without native sidecars": pod(engine(), annotations={f"{DOMAIN}/native": "false"}),
+    "without launcher and native sidecars": pod(
+        engine(image="example.com/own@sha256:" + "b" * 64, env=[{"name": "LWS_WORKER_INDEX", "value": "0"}]),
+        annotations={f"{DOMAIN}/launcher": "false", f"{DOMAIN}/native": "false", f"{DOMAIN}/store": "pvc:kernels"},
+    ),
+    "golden files": pod(
+        engine(),
+        annotations={
+            f"{DOMAIN}/golden": "warmup-golden/golden.yaml",
+            f"setting.{DOMAIN}/fallbacks": "--kv-cache-dtype auto; VLLM_USE_DEEP_GEMM=0",
+            f"setting.{DOMAIN}/on_golden_failed": "fallback,hold",
+        },
+    ),
     "pre-stop hook": pod(engine(lifecycle={"preStop": {"exec": {"command": ["sh", "-c", "sleep 40"]}}})),
     "job": pod(engine(), restartPolicy="Never"),
     "group of pods": pod(engine(env=[{"name": "LWS_LEADER_ADDRESS", "value": "engine-0.engine"}])),

@@ -56,6 +56,19 @@ VALUE_SETS: Mapping[str, Sequence[str]] = {
     "blackwell": ("--set", "gpuType=blackwell,engine.kvCacheDtype=nvfp4,sidecar.events=true"),
     "cpu": ("--set", "gpuType=cpu,store.kind=none,networkPolicy.enabled=false,podDisruptionBudget.enabled=false"),
     "plain-sidecar": ("--set", "sidecar.native=false,sidecar.readinessGate=true"),
+    "signed-store": ("--set", "store.trustedKeys=warmup-trusted-keys"),
+    "golden": (
+        "--set",
+        "sidecar.golden.configMap=warmup-golden,sidecar.golden.key=golden.yaml",
+        "--set-json",
+        'sidecar.fallbacks=["--kv-cache-dtype auto","VLLM_USE_DEEP_GEMM=0"]',
+    ),
+    "golden-folder": (
+        "--set",
+        "sidecar.native=false,sidecar.golden.configMap=warmup-golden,sidecar.fallbacks[0]=--kv-cache-dtype auto",
+        "--set-string",
+        "sidecar.settings.on_golden_failed=fallback\\,serve",
+    ),
     "node-local": ("--set", "store.kind=nodeLocal"),
     "bucket": ("--set", "store.kind=bucket,store.claimName=warmup-bucket"),
     "existing-read-only": (
@@ -164,6 +177,9 @@ def pods(document: Json) -> Iterator[Json]:
         yield spec["template"]["spec"]
     elif document["kind"] == "CronJob":
         yield spec["jobTemplate"]["spec"]["template"]["spec"]
+    elif document["kind"] == "AnalysisTemplate":
+        jobs = [metric["provider"]["job"] for metric in spec["metrics"] if "job" in metric["provider"]]
+        yield from (job["spec"]["template"]["spec"] for job in jobs)
     elif document["kind"] == "LeaderWorkerSet":
         yield from (
             template["spec"] for name, template in spec["leaderWorkerTemplate"].items() if name.endswith("Template")

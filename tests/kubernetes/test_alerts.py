@@ -59,6 +59,7 @@ LATE = 'restore_outcome_total{outcome="late"}'
 FAILED = 'restore_outcome_total{outcome="failed"}'
 TRITON = '{family="triton"}'
 AFTER = 'kernels_compiled_total{when="after_ready", family="triton"}'
+WRONG = 'verify_total{outcome="wrong"}'
 DEGENERATE = 'verify_total{outcome="degenerate"}'
 KV = 'engine_kv_cache_usage_ratio{phase="serving"}'
 HEAT = 'gpu_throttled{gpu="5", uuid="GPU-5", reason="hw_thermal_slowdown"}'
@@ -177,6 +178,37 @@ STORIES = (
         {"flagged": "1x60", "ready": "0x10 1x60"},
         fires=(20,),
         silent=(8, 13),
+    ),
+    Story(
+        "WarmupServingUnproven",
+        "with a fallback, which has an alert of its own",
+        {"flagged": "1x60", "ready": "1x60", "fallback_active": "1x60"},
+        silent=(20, 50),
+    ),
+    Story(
+        "WarmupFallbackActive",
+        "good with the second fallback, until it is lifted and the pod replaced",
+        {"fallback_active": "0x5 1x5 2x60 0x40", "ready": "0x15 1x95"},
+        fires=(25, 60),
+        silent=(12, 18, 90),
+        value="2",
+    ),
+    Story("WarmupFallbackActive", "as it was asked to", {"fallback_active": "0x60", "ready": "1x60"}, silent=(30,)),
+    Story(
+        "WarmupGoldenDrift",
+        "an engine that drifts after a wake-up",
+        {"golden_drift_ratio": "_x5 0.01x30 0.0625x60"},
+        fires=(45, 80),
+        silent=(4, 30),
+        value="6.25%",
+    ),
+    Story("WarmupGoldenDrift", "near the recording", {"golden_drift_ratio": "0.02x60"}, silent=(30,)),
+    Story(
+        "WarmupOutputCheckFailed",
+        "not what the golden file has",
+        {WRONG: "0x100 1x99"},
+        fires=(102,),
+        silent=(90, 170),
     ),
     Story("WarmupServingUnproven", "proven", {"flagged": "1x10 0x60", "ready": "0x10 1x60"}, silent=(8, 20, 50)),
     Story(

@@ -186,6 +186,22 @@ async def test_show_prints_what_would_be_made_of_every_pod_in_a_file(tmp_path: P
     assert "No store was chosen" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("policy", "size", "code"), [("LeaderReady", 2, 3), ("LeaderReady", 1, 0), ("LeaderCreated", 2, 0)]
+)
+async def test_show_refuses_a_group_whose_startup_policy_would_keep_it_from_ever_being_ready(
+    tmp_path: Path, policy: str, size: int, code: int
+):
+    template = {"metadata": {}, "spec": pod_shapes.pod(pod_shapes.engine())["spec"]}
+    groups = {"size": size, "leaderTemplate": template, "workerTemplate": template}
+    spec = {"startupPolicy": policy, "leaderWorkerTemplate": groups}
+    document = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "l"}}
+    (tmp_path / "group.yaml").write_text(yaml.safe_dump({**document, "spec": spec}))
+    ended = await sidecar("injector", "show", "--image", IMAGE, str(tmp_path / "group.yaml"))
+    assert ended.code == code, ended.err
+    assert ("Neither ever is" in ended.err) == (code == 3)
+
+
 async def test_show_says_why_a_pod_would_stay_as_it_is(tmp_path: Path):
     given, reason = pod_shapes.REFUSED["unknown entrypoint"]
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(given))

@@ -208,6 +208,16 @@ def test_without_native_sidecars_the_launcher_is_laid_by_an_init_container():
     assert variables(of_engine(spec))["WARMUP_LAUNCHER_GRACE_S"] == "60"
 
 
+def test_without_launcher_and_native_sidecars_an_init_container_restores_before_the_engine_starts():
+    spec = made("without launcher and native sidecars")
+    [first] = spec["initContainers"]
+    assert (first["name"], first["args"]) == ("warmup-restore", ["restore"])
+    assert [container["name"] for container in spec["containers"]] == ["warmup-sidecar", "vllm"]
+    for field in ("image", "env", "volumeMounts", "securityContext"):
+        assert first[field] == of_sidecar(spec)[field]
+    assert not {"ports", "startupProbe", "readinessProbe", "livenessProbe", "restartPolicy"} & set(first)
+
+
 # --- probes and ends -------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +315,15 @@ def test_the_readiness_gate_brings_a_token_for_the_sidecar_alone():
     assert [container["name"] for container in containers(spec) if "warmup-token" in str(container)] == [
         "warmup-sidecar"
     ]
+
+
+def test_golden_files_come_from_a_config_map_into_the_sidecar_alone():
+    spec = made("golden files")
+    given = variables(of_sidecar(spec))
+    assert given["WARMUP_GOLDEN"] == "/etc/warmup/golden/golden.yaml"
+    assert given["WARMUP_FALLBACKS"].startswith("--kv-cache-dtype")
+    assert {"name": "warmup-golden", "configMap": {"name": "warmup-golden", "optional": True}} in spec["volumes"]
+    assert [each["name"] for each in containers(spec) if "/etc/warmup/golden" in str(each)] == ["warmup-sidecar"]
 
 
 def test_a_worker_of_a_group_knows_its_leader():

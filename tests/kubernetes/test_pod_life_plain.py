@@ -14,7 +14,8 @@ from tests.kubernetes.kubelet.warm_pod import ENGINE, LIVE_CACHE, SIDECAR, Clust
 
 pytestmark = pytest.mark.skipif(bool(why_no_node()), reason=why_no_node() or "pods can run")
 
-COMPONENT = CHECKOUT / "k8s" / "components" / "plain-sidecar" / "patch.yaml"
+COMPONENTS = CHECKOUT / "k8s" / "components"
+RESTORE = "warmup-restore"
 IMAGE = f"registry.example.com/engine@sha256:{'1' * 64}"
 
 
@@ -24,7 +25,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def patched(spec: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
-    """Apply a JSON patch (RFC 6902: add, move and remove) to the spec of a Deployment's pods."""
+    """Apply a JSON patch (RFC 6902: add, copy, move, remove and replace) to the spec of a Deployment's pods."""
     root = {"spec": {"template": {"spec": copy.deepcopy(spec)}}}
 
     def parent(path: str) -> tuple[Any, str]:
@@ -50,27 +51,32 @@ def patched(spec: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str,
             add(operation["path"], operation["value"])
         elif operation["op"] == "move":
             add(operation["path"], remove(operation["from"]))
+        elif operation["op"] == "copy":
+            at, last = parent(operation["from"])
+            add(operation["path"], copy.deepcopy(at[int(last)] if isinstance(at, list) else at[last]))
+        elif operation["op"] == "replace":
+            remove(operation["path"])
+            add(operation["path"], operation["value"])
         else:
             assert operation["op"] == "remove"
             remove(operation["path"])
     return root["spec"]["template"]["spec"]
 
 
+def laid_over(component: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Give the pod as a shipped component makes it."""
+    return patched(spec, yaml.safe_load((COMPONENTS / component / "patch.yaml").read_text("utf-8")))
+
+
 def with_launcher(cluster: Cluster) -> dict[str, Any]:
-    """Give the pod as the shipped component makes it."""
-    return patched(cluster.spec(), yaml.safe_load(COMPONENT.read_text("utf-8")))
+    """Give the pod whose launcher comes from an init container."""
+    return laid_over("plain-sidecar", cluster.spec())
 
 
 def without_launcher(cluster: Cluster, **settings: object) -> dict[str, Any]:
     """Give a pod whose init container restores from declared facts, and whose engine is started as its image says."""
     given = {"launcher": "false", "image": IMAGE, "sm": "cpu", **settings}
-    spec = cluster.spec(**given)
-    sidecar = spec["initContainers"].pop()
-    for field in ("restartPolicy", "startupProbe"):
-        del sidecar[field]
-    spec["containers"].insert(0, sidecar)
-    once = {name: value for name, value in sidecar.items() if name in ("image", "env", "volumeMounts")}
-    spec["initContainers"] = [{"name": "restore", **once, "args": ["restore"]}]
+    spec = laid_over("plain-sidecar-without-launcher", cluster.spec(**given))
     engine = named(spec, ENGINE)
     engine["command"] = engine.pop("args")
     set_variables(engine, {"TRITON_CACHE_DIR": f"{LIVE_CACHE}/triton"})
@@ -109,7 +115,7 @@ async def test_without_the_launcher_an_init_container_restores_and_the_plain_sid
         await pod.until_published()
     async with cluster.pod("pod-b", spec) as pod:
         status = await is_warm(pod)
-        order = [("restore", "exited"), (ENGINE, "started")]
+        order = [(RESTORE, "exited"), (ENGINE, "started")]
         assert pod.life.story.order(*order) == order
         # The sidecar knows what the init container laid down before it.
         assert status["restore"]["outcome"] in ("hit", "partial")
@@ -121,17 +127,17 @@ async def test_without_the_launcher_an_init_container_restores_and_the_plain_sid
 async def test_an_init_container_whose_store_is_not_there_ends_with_0_and_the_engine_starts_cold(cluster: Cluster):
     async with cluster.pod(spec=without_launcher(cluster, store="/mnt/nowhere", restore_timeout_s=5)) as pod:
         await is_warm(pod)
-        assert [event.detail for event in pod.life.story.of("restore", "exited")] == ["0"]
-        assert pod.life["restore"].restarts == 0
+        assert [event.detail for event in pod.life.story.of(RESTORE, "exited")] == ["0"]
+        assert pod.life[RESTORE].restarts == 0
 
 
 async def test_an_init_container_with_settings_that_can_not_be_used_ends_with_0(cluster: Cluster):
     spec = without_launcher(cluster, image="latest", restore_timeout_s="soon")
-    named(spec, "restore")["args"] = ["restore", "--no-such-flag", "--", "vllm", "serve"]
+    named(spec, RESTORE)["args"] = ["restore", "--no-such-flag", "--", "vllm", "serve"]
     async with cluster.pod(spec=spec) as pod:
         await pod.life.until_ready()
-        assert [event.detail for event in pod.life.story.of("restore", "exited")] == ["0"]
-        log = pod.runtime.log("restore")
+        assert [event.detail for event in pod.life.story.of(RESTORE, "exited")] == ["0"]
+        log = pod.runtime.log(RESTORE)
         assert "WARMUP_IMAGE" in log
         assert "--no-such-flag" in log
 

@@ -41,6 +41,10 @@ def check(document: Json, version: str) -> None:
     assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
     jsonschema.validate(document["metadata"], {**OWN["$defs"]["metadata"], "$defs": OWN["$defs"]})
     jsonschema.validate(document["spec"], {**own, "$defs": OWN["$defs"]})
+    for metric in document["spec"].get("metrics", []):
+        if job := metric["provider"].get("job"):
+            whole = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "of-a-metric"}, **job}
+            kubernetes_validate.validate(whole, version, strict=True)
     for pod in pods(document):
         whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-a-template"}, "spec": pod}
         kubernetes_validate.validate(whole, version, strict=True)

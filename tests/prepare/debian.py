@@ -53,12 +53,8 @@ PACKAGES = (
         "those kernels are compiled against Python.h",
         lambda: Path(sysconfig.get_path("include"), "Python.h").is_file(),
     ),
-    Package(
-        "zstd", "packs must be readable with standard tools, so a test reads one with them", _on_path("zstd")
-    ),
-    Package(
-        "chromium", "the status page is looked at in a real browser", _on_path("chromium", "chromium-browser")
-    ),
+    Package("zstd", "packs must be readable with standard tools, so a test reads one with them", _on_path("zstd")),
+    Package("chromium", "the status page is looked at in a real browser", _on_path("chromium", "chromium-browser")),
     Package("prometheus", "its promtool checks our metrics", _on_path("promtool"), unpacked=True),
     Package("etcd-server", "a real API server keeps its objects in etcd", _on_path("etcd"), unpacked=True),
     Package("dpkg-dev", "it unpacks the source that a real API server is built from", _on_path("dpkg-source")),

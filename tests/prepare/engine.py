@@ -57,11 +57,7 @@ class Teller:
         amount = ""
         if progress.done:
             whole = f" of {progress.total}" if progress.total else ""
-            amount = (
-                f"{progress.done / 1e6:.0f} MB"
-                if progress.unit == "bytes"
-                else f"{progress.done}{whole} packages"
-            )
+            amount = f"{progress.done / 1e6:.0f} MB" if progress.unit == "bytes" else f"{progress.done}{whole} packages"
         words = " ".join(word for word in (progress.phase, progress.detail, amount) if word)
         print(f"engine: {progress.seconds:6.1f} s  {words}", flush=True)
 

@@ -63,9 +63,7 @@ def from_pytest(stage: str, code: int, report: Path, seconds: float) -> Outcome:
     bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     # A test that passes and then fails in its teardown has two entries of the same name.
     names = {(case.get("classname"), case.get("name")) for case in bad}
-    good = {
-        (case.get("classname"), case.get("name")) for case in cases if case.find("skipped") is None
-    } - names
+    good = {(case.get("classname"), case.get("name")) for case in cases if case.find("skipped") is None} - names
     if code != 0 and not names:
         return Outcome(stage, len(good), 1, skips, seconds, f"pytest ended with exit code {code}")
     return Outcome(stage, len(good), len(names), skips, seconds)

@@ -25,9 +25,7 @@ def run(
     """Run a command to its end and give its exit status; past the deadline its whole group is ended."""
     print(f"\n$ {' '.join(command)}", flush=True)
     try:
-        child = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
-        )
+        child = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
     except OSError as error:
         print(f"{command[0]} can't be started: {error}", flush=True)
         return 127

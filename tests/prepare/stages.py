@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.prepare import apiserver, debian, engine, kubernetes_tools
+from tests.prepare import apiserver, container_image, debian, engine, kubernetes_tools
 from tests.prepare.outcome import Outcome, failed, from_pytest, passed
 from tests.prepare.running import TIMED_OUT, run
 
@@ -46,9 +46,7 @@ def _tool(name: str) -> str:
 def _check(stage: str, *command: str, deadline_s: float = 600) -> Callable[[], Outcome]:
     def check() -> Outcome:
         started = time.monotonic()
-        code = run(
-            [_tool(command[0]), *command[1:]], folder=ROOT, deadline_s=deadline_s, environment=_environment()
-        )
+        code = run([_tool(command[0]), *command[1:]], folder=ROOT, deadline_s=deadline_s, environment=_environment())
         seconds = time.monotonic() - started
         if code == 0:
             return passed(stage, seconds)
@@ -61,9 +59,7 @@ def _check(stage: str, *command: str, deadline_s: float = 600) -> Callable[[], O
     return check
 
 
-def _pytest(
-    stage: str, marked: str, deadline_s: float, folders: Sequence[str], *more: str
-) -> Callable[[], Outcome]:
+def _pytest(stage: str, marked: str, deadline_s: float, folders: Sequence[str], *more: str) -> Callable[[], Outcome]:
     def test() -> Outcome:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="warmup-sidecar-tests-") as folder:
@@ -87,9 +83,7 @@ STAGES = (
     Stage("lint", "ruff", True, _check("lint", "ruff", "check", ".")),
     Stage("types", "mypy, strict", True, _check("types", "mypy")),
     Stage("layers", "import-linter", True, _check("layers", "lint-imports", "--no-logo")),
-    Stage(
-        "docs", "generated tables are up to date", True, _check("docs", "warmup-sidecar", "docs", "--check")
-    ),
+    Stage("docs", "generated tables are up to date", True, _check("docs", "warmup-sidecar", "docs", "--check")),
     Stage(
         "tests",
         "everything that needs no engine",
@@ -108,6 +102,7 @@ STAGES = (
 SLOW = (
     Stage(engine.STAGE, "prepare the CPU build of vLLM and a tiny model", False, engine.prepare_engine),
     Stage(kubernetes_tools.CHECKOV_STAGE, "install checkov", False, kubernetes_tools.prepare_checkov),
+    Stage(container_image.STAGE, "make a base for the container image", False, container_image.prepare_image),
     Stage(
         "slow",
         "slow tests and measurements",

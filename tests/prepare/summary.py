@@ -25,9 +25,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
             f"{outcome.stage:<14}{verdict(outcome):<10}{outcome.passed:>8}{outcome.failed:>8}"
             f"{outcome.skipped:>9}{outcome.seconds:>10.1f}  {outcome.note}".rstrip()
         )
-    skips = [
-        (outcome.stage, reason, count) for outcome in outcomes for reason, count in outcome.skips.items()
-    ]
+    skips = [(outcome.stage, reason, count) for outcome in outcomes for reason, count in outcome.skips.items()]
     if skips:
         lines += ["", "Skipped, and why:"]
         lines += [f"  {stage}, {count}: {reason}" for stage, reason, count in skips]

@@ -43,9 +43,13 @@ def environment(**variables: str) -> dict[str, str]:
 async def start(*words: str, variables: Mapping[str, str] | None = None, code: str = "") -> asyncio.subprocess.Process:
     """Start `python -m sidecar` with these words, or Python with this code and these words."""
     return await asyncio.create_subprocess_exec(
-        sys.executable, *(("-c", code) if code else ("-m", "sidecar")), *words,
-        env=environment(**(variables or {})), stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        *(("-c", code) if code else ("-m", "sidecar")),
+        *words,
+        env=environment(**(variables or {})),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         # A shell ignores it in what it puts into the background, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -91,8 +95,12 @@ async def daemon(control_dir: Path) -> AsyncIterator[Daemon]:
         calls.append("rewarm")
         raise NotSo("The engine sleeps; wake it first.")
 
+    def check() -> str:
+        calls.append("check")
+        return "Checking the output; the pod is not ready meanwhile."
+
     port = await serve(board, Metrics("1.2.3", "launcher"), "127.0.0.1", 0)
-    socket = await serve_control(board, control.Actions(drain=drain, rewarm=rewarm), control_dir)
+    socket = await serve_control(board, control.Actions(drain=drain, rewarm=rewarm, check=check), control_dir)
     try:
         yield Daemon(board, f"http://127.0.0.1:{port.addresses[0][1]}", control_dir, calls)
     finally:

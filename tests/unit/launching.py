@@ -53,8 +53,12 @@ class Stage:
     def settings(self, **changes: Any) -> LauncherSettings:
         """Give settings under which nothing waits for long."""
         usual: dict[str, Any] = {
-            "version": "1", "engine_url": "http://127.0.0.1:9", "live_cache": str(self.live), "settle_s": 0.0,
-            "environment": {"TRITON_CACHE_DIR": f"{self.live}/triton"}, "directories": (f"{self.live}/triton",),
+            "version": "1",
+            "engine_url": "http://127.0.0.1:9",
+            "live_cache": str(self.live),
+            "settle_s": 0.0,
+            "environment": {"TRITON_CACHE_DIR": f"{self.live}/triton"},
+            "directories": (f"{self.live}/triton",),
         }
         return LauncherSettings(**{**usual, **changes})
 
@@ -68,13 +72,15 @@ class Stage:
         """Start a launcher for this command."""
         process = subprocess.Popen(
             [*python, str(self.control / "launcher.py"), "--", *command],
-            env=self.environment(**(env or {})), **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
+            env=self.environment(**(env or {})),
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
         )
         self.launched.append(process)
         return process
 
     def waiting(self) -> AttemptState:
         """Wait for a launcher that has handed over its facts."""
+
         def look() -> AttemptState | None:
             state = self.sidecar.current()
             return state if state is not None and state.waiting else None
@@ -83,6 +89,7 @@ class Stage:
 
     def state(self, attempt: str, look: Callable[[AttemptState], object], what: str) -> AttemptState:
         """Wait until an attempt stands so."""
+
         def seen() -> AttemptState | None:
             state = self.sidecar.state(attempt)
             return state if look(state) else None

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from sidecar import lifecycle as lc
-from sidecar.lifecycle import Mode, Phase, Policy, Snapshot
+from sidecar.lifecycle import Mode, Phase, Policy, Snapshot, Suspension
 
 Step = Callable[[Snapshot, lc.Event, Policy], tuple[Snapshot, tuple[lc.Command, ...]]]
 
 WORKING = {lc.Restore: Phase.RESTORING, lc.Warm: Phase.WARMING, lc.Verify: Phase.VERIFYING}
 ENDINGS = (lc.RestoreEnded, lc.WarmEnded, lc.VerifyEnded)
+_SAME_CHECKS = {"engine_gone": "failed", "wrong": "degenerate"}
 STATES = ("up", "busy", "gone", "unreachable", "starting", "asleep", "stalled", "gpu_lost", "not_an_engine")
 
 
@@ -40,12 +41,15 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
         for attempt in (s.attempt or "a", other):
             yield lc.AttemptOpened(attempt)
             yield lc.AttemptTerminating(attempt)
+            yield lc.StartStuck(attempt, "it hangs.")
             yield from (lc.AttemptStarted(attempt, by) for by in ("sidecar", "launcher"))
             yield from (
                 lc.AttemptClosed(attempt, "ended.", counts, restarting)
                 for counts, restarting in itertools.product((True, False), repeat=2)
             )
             yield lc.AttemptClosed(attempt, "compiled too long.", counts=False, passing=True)
+            if s.fallbacks:
+                yield lc.AttemptClosed(attempt, "refuses its arguments.", counts=False, by_itself=True)
     for state, identity in itertools.product(STATES, ("", "e1", "e2")):
         yield lc.EngineObserved(state, identity, "", steady=True)
     yield lc.EngineObserved("up", "e1", "", steady=False)
@@ -54,15 +58,20 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
             lc.RestoreEnded(work, outcome, generation)
             for outcome, generation in (("hit", "g"), ("kept", ""), ("miss", ""), ("failed", ""), ("late", ""))
         )
+        if s.fallbacks:
+            yield lc.RestoreEnded(work, "miss", fallback=s.fallback)
+            yield lc.RestoreEnded(work, "hit", "g", fallback=len(s.fallbacks), why="an earlier pod was bad.")
         yield from (
             lc.WarmEnded(work, outcome)
             for outcome in ("converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed")
         )
         yield from (
-            lc.VerifyEnded(work, outcome) for outcome in ("passed", "skipped", "degenerate", "failed", "engine_gone")
+            lc.VerifyEnded(work, outcome)
+            for outcome in ("passed", "skipped", "degenerate", "wrong", "unchecked", "failed", "engine_gone")
         )
         yield lc.VerifyEnded(work, "passed", restart="it had started cold.")
         yield lc.RetryDue(work)
+    yield from (lc.CheckAsked(), lc.CheckAsked("it repeats."))
     yield from (lc.RewarmAsked(), lc.DrainAsked(), lc.StopAsked(), lc.ChildExited(0), lc.ChildExited(1))
 
 
@@ -80,14 +89,16 @@ def canonical(s: Snapshot) -> Snapshot:
         identity="e1" if s.identity else "",
         restore="hit" if s.restore in ("hit", "kept") else "miss" if s.restore else "",
         warm="exhausted" if s.warm in ("exhausted", "failed", "disabled", "unwarmed", "engine_gone") else s.warm,
-        verify="failed" if s.verify in ("failed", "engine_gone") else s.verify,
+        verify=_SAME_CHECKS.get(s.verify, s.verify),
+        suspension=Suspension.DEGENERATE if s.suspension is Suspension.WRONG else s.suspension,
+        fallback_why="",
     )
 
 
-def walk(mode: Mode, policy: Policy, step: Step = lc.step) -> Walked:
+def walk(mode: Mode, policy: Policy, step: Step = lc.step, fallbacks: tuple[str, ...] = ()) -> Walked:
     """Visit everything reachable from birth, breadth first, until a promise is broken."""
     found = Walked()
-    queue = deque([canonical(Snapshot(mode))])
+    queue = deque([canonical(Snapshot(mode, fallbacks=fallbacks))])
     while queue and not found.broken:
         before = queue.popleft()
         if before in found.snapshots:
@@ -99,8 +110,12 @@ def walk(mode: Mode, policy: Policy, step: Step = lc.step) -> Walked:
             after, commands = step(before, event, policy)
             if complaint := check(before, event, after, commands, policy):
                 found.broken.append(f"{complaint}: {before.phase.value} --{event}--> {after.phase.value} {commands}")
-            targets.add(canonical(after))
-            queue.append(canonical(after))
+            if after is before:
+                continue
+            target = canonical(after)
+            if target not in targets:
+                targets.add(target)
+                queue.append(target)
     if found.broken:
         return found
     found.broken.extend(unreachable_goals(found))
@@ -120,6 +135,7 @@ def check(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc
         _proof(after, commands),
         _launching(before, event, commands),
         _renewing(before, event, commands),
+        _falling_back(before, event, after, commands, policy),
     )
     return next((complaint for complaint in checks if complaint), "")
 
@@ -131,14 +147,15 @@ def _gate(before: Snapshot, event: lc.Event, after: Snapshot, policy: Policy) ->
         return ""
     if not isinstance(event, lc.VerifyEnded) or event.work != before.work or before.phase is not Phase.VERIFYING:
         return "ready without an output check that is its own"
-    served = event.outcome == "degenerate" and "serve" in policy.on_golden_failed
+    served = event.outcome in ("degenerate", "wrong", "unchecked") and "serve" in policy.on_golden_failed
     if event.outcome not in ("passed", "skipped") and not served:
         return "ready on bad output against policy"
     if after.warm not in ("converged", "adopted") and policy.on_unwarmed == "hold":
         return "ready unwarmed against policy"
     return (
         ""
-        if lc.gate(after).flagged == (after.warm not in ("converged", "adopted") or event.outcome != "passed")
+        if lc.gate(after).flagged
+        == (after.warm not in ("converged", "adopted") or event.outcome != "passed" or after.fallback > 0)
         else "flagged wrongly"
     )
 
@@ -178,7 +195,9 @@ def _loss(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc
     if before.phase is not Phase.READY or not isinstance(event, lc.EngineObserved):
         return ""
     replaced = event.state == "up" and before.identity and event.identity not in ("", before.identity)
-    bad = event.state in ("gone", "unreachable", "starting", "not_an_engine", "asleep", "stalled", "gpu_lost") or replaced
+    bad = (
+        event.state in ("gone", "unreachable", "starting", "not_an_engine", "asleep", "stalled", "gpu_lost") or replaced
+    )
     if bad and lc.gate(after).open:
         return "still ready though the engine is gone, asleep, stalled or another"
     if bad and not any(isinstance(command, lc.Unprove) for command in commands):
@@ -191,9 +210,7 @@ def _live_cache(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, .
     if not restoring:
         return ""
     if before.mode is Mode.BESIDE:
-        return (
-            "" if isinstance(event, (lc.Started, lc.AttemptOpened)) else "restore beside an engine"
-        )
+        return "" if isinstance(event, (lc.Started, lc.AttemptOpened)) else "restore beside an engine"
     if not isinstance(event, lc.AttemptOpened):
         return "restore without a launcher that waits"
     if before.cold_next and restoring[0].plan != "cold":
@@ -216,10 +233,30 @@ def _launching(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, ..
 
 def _renewing(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, ...]) -> str:
     asked = any(isinstance(command, lc.RestartEngine) for command in commands)
-    if not asked or not isinstance(event, lc.VerifyEnded) or event.outcome != "passed":
+    healthy = isinstance(event, lc.VerifyEnded) and event.outcome == "passed"
+    if not asked or not (healthy or isinstance(event, lc.StartStuck)):
         return ""
     served = before.served or before.adopting
-    return "an engine is restarted for its memory although users' requests may run" if served else ""
+    return "an engine is restarted for its own good although users' requests may run" if served else ""
+
+
+def _falling_back(
+    before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc.Command, ...], policy: Policy
+) -> str:
+    if after.tried < before.tried or not 0 <= after.fallback <= len(after.fallbacks):
+        return "a fallback is tried that was tried before, or that there is not"
+    restoring = [command for command in commands if isinstance(command, lc.Restore)]
+    if restoring and restoring[0].fallback != after.fallback:
+        return "the command that is restored for is not the one that starts"
+    known = [command for command in commands if isinstance(command, lc.Remember)]
+    if known and not (after.phase is Phase.READY and after.verify == "passed" and known[0].fallback == after.fallback):
+        return "a fallback is remembered that was not good"
+    asked = isinstance(event, lc.VerifyEnded) and event.work == before.work and event.outcome in ("degenerate", "wrong")
+    taken = after.fallback > before.fallback and isinstance(event, lc.VerifyEnded)
+    if taken and not (asked and "fallback" in policy.on_golden_failed and before.mode is not Mode.BESIDE):
+        return "a fallback is taken that nobody asked for"
+    restart = any(isinstance(command, lc.RestartEngine) for command in commands)
+    return "a fallback is taken without a restart" if taken and not restart else ""
 
 
 def unreachable_goals(found: Walked) -> Iterator[str]:

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from sidecar.bench.comparison import compare, differing, summary
+from sidecar.bench.comparison import compare, differing, differing_circumstances, summary
 from sidecar.bench.noise import LEAST_VALUES, ratio_interval
 from sidecar.bench.report import Client, Columns, Figures, Rates, Report
 
@@ -103,3 +103,13 @@ def test_another_load_is_a_difference_of_settings(name):
 
 def test_another_amount_of_the_same_load_can_be_compared():
     assert differing(run_of(1).settings, run_of(2, waves=3).settings) == []
+
+
+def test_what_only_one_of_two_runs_was_given_is_told_in_words() -> None:
+    first = run_of(1, requests=100, duration_s=None)
+    second = run_of(1, requests=None, duration_s=2.5)
+    assert differing_circumstances(first, second) == ["100 requests and 2.5 seconds"]
+    assert differing({"profile": "sm90"}, {"prompt_tokens": "8:16"}) == [
+        "profile sm90 and not given",
+        "prompt tokens not given and 8:16",
+    ]

@@ -137,3 +137,11 @@ def test_a_stall_stands_out_in_the_stretch_in_which_it_happened():
 )
 def test_a_time_is_written_with_three_digits_and_its_unit(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_run_too_short_for_stretches_shows_none_and_a_short_one_has_as_many_as_labels_tell_apart() -> None:
+    assert plot.over_time([0.0], [0.2]) == []
+    assert plot.over_time([0.0, 0.0002, 0.015], [0.2, 0.1, 0.1]) == []
+    bars = plot.over_time([0.0, 0.02, 0.045], [0.2, 0.1, 0.1])
+    assert [bar.label for bar in bars] == ["0.00 to 0.01 s", "0.01 to 0.02 s", "0.02 to 0.03 s", "0.03 to 0.04 s"]
+    assert len({bar.label for bar in plot.over_time([0.0, 0.3], [0.2, 0.1])}) == plot.ROWS

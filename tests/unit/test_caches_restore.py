@@ -213,7 +213,7 @@ def test_a_restore_that_does_not_fit_on_the_disk_is_not_begun(place: Place) -> N
     assert not (place.live / ".staging").exists()
 
 
-@pytest.mark.parametrize("store", ["/nowhere/at/all", "s3://bucket/prefix"])
+@pytest.mark.parametrize("store", ["/nowhere/at/all", "ftp://bucket/prefix"])
 def test_a_store_that_is_not_there_is_a_sentence_and_a_cold_start(tmp_path: Path, store: str) -> None:
     result = Place(tmp_path).restore(store=store)
     assert result.outcome == "failed"
@@ -251,6 +251,55 @@ def test_this_pods_own_live_cache_is_kept_after_an_engine_restart(place: Place) 
     assert (kept.outcome, kept.commit, kept.clear) == ("kept", (), ())
     assert kept.generations == first.generations
     assert (place.live / "triton/COMPILED_SINCE").exists()
+
+
+AUTOTUNE = "flashinfer_autotune/0.6.4/90a"
+TWO_RANKS = {"argv": ["vllm", "serve", "/models/q", "--tensor-parallel-size", "2"]}
+
+
+def _kept_with(place: Place, names: tuple[str, ...], **changes: Any) -> RestoreResult:
+    """Keep a live cache in which an earlier engine of two ranks left these tactics."""
+    facts = fake.facts(**TWO_RANKS)
+    first = place.restore(facts=facts, host_boot="boot-1")
+    place.commit(first)
+    write_marker(place.live, marker_for(place.request(facts=facts, host_boot="boot-1"), first))
+    for name in names:
+        fake.put(place.live / AUTOTUNE / name, b"{}")
+    kept = place.restore(plan="keep", facts=facts, host_boot="boot-1", **changes)
+    place.commit(kept)
+    assert kept.outcome == "kept"
+    assert (place.live / "triton/TRIa1").is_dir()
+    return kept
+
+
+@pytest.mark.parametrize("names", [("autotune_configs.json",), ("autotune_configs_dp0_rank0.json",)])
+def test_tactics_of_some_ranks_only_are_not_kept_when_a_container_starts_again(
+    place: Place, names: tuple[str, ...]
+) -> None:
+    kept = _kept_with(place, names)
+    assert not (place.live / AUTOTUNE).exists()
+    assert "but for flashinfer_autotune, which might make its ranks wait for each other" in kept.sentence
+
+
+EVERY_RANK = ("autotune_configs_dp0_rank0.json", "autotune_configs_dp0_rank1.json")
+
+
+def test_tactics_that_every_rank_has_are_kept(place: Place) -> None:
+    kept = _kept_with(place, EVERY_RANK)
+    assert (place.live / AUTOTUNE / EVERY_RANK[0]).exists()
+    assert kept.sentence.endswith("is kept as it is.")
+
+
+def test_a_family_that_an_engine_may_have_hung_on_is_not_kept(place: Place) -> None:
+    _kept_with(place, EVERY_RANK, distrusted=("flashinfer_autotune",))
+    assert not (place.live / AUTOTUNE).exists()
+
+
+def test_a_family_that_an_engine_may_have_hung_on_is_not_restored(place: Place) -> None:
+    place.wipe()
+    result = place.restore(distrusted=("triton",))
+    assert "triton" not in {one.family for one in result.commit}
+    assert result.rejected["excluded"] > 0
 
 
 def test_a_live_cache_from_before_a_reboot_is_not_kept(place: Place) -> None:

@@ -159,7 +159,7 @@ def test_a_stale_handle_is_tried_again_and_then_given_up(
 
 def test_a_store_that_is_a_file_or_missing_or_remote_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for location in (str(tmp_path / "file"), str(tmp_path / "nothing"), "s3://bucket"):
+    for location in (str(tmp_path / "file"), str(tmp_path / "nothing"), "ftp://bucket"):
         with pytest.raises(StoreUnavailable, match="store"):
             open_store(location, "read-write", lambda _s: None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -193,8 +194,9 @@ async def test_ctrl_c_leaves_the_figures_so_far(tmp_path: Path):
     async with FakeEngine(Script(token_seconds=0.02)) as engine:
         file = tmp_path / "run.json"
         process = await start("bench", "--url", engine.url, *FEW, "--requests", "4000", "--json", str(file))
-        while engine.counters.success < 20:
-            await _a_moment()
+        async with asyncio.timeout(60):
+            while engine.counters.success < 20:
+                await _a_moment()
         process.send_signal(signal.SIGINT)
         ended = await end_of(process)
     assert ended.code == 130

@@ -14,8 +14,13 @@ from tests.unit.commands import sidecar
 
 async def check(tmp_path, *words, **variables):
     """Run `check --json` with directories that exist; give the exit code and the findings by what was tried."""
-    given = {"WARMUP_LIVE_CACHE": str(tmp_path / "live"), "WARMUP_CONTROL_DIR": str(tmp_path / "run"),
-             "WARMUP_LISTEN": "127.0.0.1:0", "WARMUP_ENGINE_URL": "http://127.0.0.1:9", **variables}
+    given = {
+        "WARMUP_LIVE_CACHE": str(tmp_path / "live"),
+        "WARMUP_CONTROL_DIR": str(tmp_path / "run"),
+        "WARMUP_LISTEN": "127.0.0.1:0",
+        "WARMUP_ENGINE_URL": "http://127.0.0.1:9",
+        **variables,
+    }
     ended = await sidecar("check", "--json", *words, variables=given)
     found = json.loads(ended.out)
     assert found["ok"] == (ended.code == 0)

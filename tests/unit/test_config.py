@@ -46,7 +46,7 @@ def test_an_unknown_setting_is_told_with_the_name_that_was_meant() -> None:
         ("WARMUP_ON_GOLDEN_FAILED", "pray"),
         ("WARMUP_ON_GOLDEN_FAILED", ","),
         ("WARMUP_LIVE_CACHE", "relative/path"),
-        ("WARMUP_STORE", "s3://bucket"),
+        ("WARMUP_STORE", "ftp://host/store"),
         ("WARMUP_STORE", "relative"),
         ("WARMUP_SM", "hopper"),
         ("WARMUP_LAUNCHER", "perhaps"),
@@ -88,16 +88,25 @@ def test_variables_of_a_kubernetes_service_called_warmup_are_no_settings() -> No
     assert load(environment).problems == ()
 
 
-def test_trusted_keys_that_this_version_cannot_check_switch_the_store_off() -> None:
-    loaded = load({"WARMUP_STORE": "/mnt/store", "WARMUP_TRUSTED_KEYS_FILE": "/keys"})
+def test_trusted_keys_that_cannot_be_used_as_a_setting_switch_the_store_off() -> None:
+    loaded = load({"WARMUP_STORE": "/mnt/store", "WARMUP_TRUSTED_KEYS_FILE": "keys"})
     assert loaded.settings.store == ""
-    assert "the store is not used at all" in str(loaded.problems[0])
+    assert "absolute path" in str(loaded.problems[0])
 
 
-def test_trusted_keys_in_the_file_switch_the_store_off_too(tmp_path: Path) -> None:
+def test_trusted_keys_in_the_file_that_cannot_be_used_switch_the_store_off_too(tmp_path: Path) -> None:
     file = tmp_path / "warmup.yaml"
-    file.write_text("store: /mnt/store\ntrusted_keys_file: /keys\n")
+    file.write_text("store: /mnt/store\ntrusted_keys_file: [/keys]\n")
     assert load({"WARMUP_CONFIG": str(file)}).settings.store == ""
+
+
+def test_trusted_keys_leave_the_store_on() -> None:
+    loaded = load({"WARMUP_STORE": "/mnt/store", "WARMUP_TRUSTED_KEYS_FILE": "/keys"})
+    assert (loaded.settings.store, str(loaded.settings.trusted_keys_file), loaded.problems) == (
+        "/mnt/store",
+        "/keys",
+        (),
+    )
 
 
 def test_a_store_mode_that_cannot_be_read_is_the_one_that_does_no_harm() -> None:

@@ -95,9 +95,7 @@ def test_what_is_missing_is_told_before_anything_is_installed(tmp_path: Path):
     assert not (tmp_path / "engine").exists()
 
 
-def test_a_second_caller_waits_for_the_first_and_takes_its_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_second_caller_waits_for_the_first_and_takes_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # The machine that runs the unit tests need not be one that can have the engine.
     monkeypatch.setattr(engine_setup, "check_requirements", lambda *_: [])
     monkeypatch.setattr(engine_setup, "_install", lambda *_: pytest.fail("it was installed twice"))

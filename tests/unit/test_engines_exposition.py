@@ -21,12 +21,15 @@ vllm:prompt_tokens_total{model_name="m"} 100.0
 vllm:generation_tokens_total{model_name="m"} 50.0
 process_start_time_seconds 1.73290000012e+09
 """
-V011_BOTH = V06 + """\
+V011_BOTH = (
+    V06
+    + """\
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
 vllm:prefix_cache_queries_total{engine="0",model_name="m"} 40.0
 vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} 41.0
 vllm:gpu_prefix_cache_hits_total{engine="0",model_name="m"} 4.0
 """
+)
 SCALARS = ("kv_cache_usage", "running", "waiting", "prompt_tokens_total", "progress")
 
 
@@ -54,9 +57,18 @@ vllm:iteration_tokens_total_count{engine="0",model_name="tiny"} 880.0
 
 def test_a_page_of_vllm_032_gives_every_number():
     assert statistics(read(V032)) == EngineStats(
-        identity="1795975728.12", kv_cache_usage=0.125, running=2, waiting=0, prompt_tokens_total=26774,
-        generation_tokens_total=1495, preemptions_total=0, prefix_cache_hits_total=4608,
-        prefix_cache_queries_total=26726, asleep=False, progress=26774 + 1495 + 880, missing="",
+        identity="1795975728.12",
+        kv_cache_usage=0.125,
+        running=2,
+        waiting=0,
+        prompt_tokens_total=26774,
+        generation_tokens_total=1495,
+        preemptions_total=0,
+        prefix_cache_hits_total=4608,
+        prefix_cache_queries_total=26726,
+        asleep=False,
+        progress=26774 + 1495 + 880,
+        missing="",
         progress_by_rank={"0": 26774 + 1495 + 880},
     )
 

@@ -79,9 +79,17 @@ async def test_as_a_process_it_takes_a_script_and_can_be_killed(tmp_path: Path):
     async with FakeEngine() as placeholder:
         port = int(placeholder.url.rpartition(":")[2])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.fakes.engine", "--port", str(port), "--max-model-len", "64",
-        "--script", json.dumps({"model": "m2", "die_on_tokens": 500}),
-        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}, stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "tests.fakes.engine",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "64",
+        "--script",
+        json.dumps({"model": "m2", "die_on_tokens": 500}),
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)},
+        stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
     assert b"Starting vLLM server" in await process.stderr.readline()

@@ -107,7 +107,9 @@ async def test_a_status_that_tells_nothing_is_no_identity(engine: LeaderEngine, 
 
 
 @pytest.mark.parametrize("page", ["x" * (5 << 20), [[]]])
-async def test_a_status_that_never_ends_or_goes_too_deep_is_an_error(engine: LeaderEngine, leader: Leader, page: object):
+async def test_a_status_that_never_ends_or_goes_too_deep_is_an_error(
+    engine: LeaderEngine, leader: Leader, page: object
+):
     leader.page = page
     if isinstance(page, list):
         leader.raw = "[" * 100_000

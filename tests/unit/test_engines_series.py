@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.engines import series
 from sidecar.engines.exposition import read, statistics
 from sidecar.engines.protocol import EngineStats, Histogram
-from sidecar.engines.series import HISTOGRAMS, READINGS
 from sidecar.metrics.engine_table import ENGINE_SERIES
 
 PAGES = Path(__file__).parents[1] / "fakes" / "expositions"
@@ -52,7 +52,7 @@ def test_every_page_has_its_expectation_and_says_its_source() -> None:
 @pytest.mark.parametrize("page", NUMBERS)
 def test_each_engine_and_version_gives_the_same_numbers_under_one_name(page: str) -> None:
     found = stats(page)
-    assert tuple(getattr(found, reading.field) for reading in READINGS) == NUMBERS[page]
+    assert tuple(getattr(found, field) for field in series.NUMBERS) == NUMBERS[page]
 
 
 @pytest.mark.parametrize("page", TIMES)
@@ -87,7 +87,7 @@ def test_one_broken_line_of_a_histogram_costs_its_bucket_alone() -> None:
 
 
 def test_every_number_that_is_read_has_a_metric_and_no_metric_is_never_read() -> None:
-    assert {each.field for each in (*READINGS, *HISTOGRAMS)} == ENGINE_SERIES.keys()
+    assert {*series.NUMBERS, *series.HISTOGRAMS} == ENGINE_SERIES.keys()
 
 
 def test_a_reading_with_histograms_survives_its_way_to_the_metrics() -> None:

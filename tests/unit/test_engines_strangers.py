@@ -69,8 +69,9 @@ async def http(routes: dict[str, Any], default: int = 404) -> AsyncIterator[int]
 
 @asynccontextmanager
 async def client(port: int, *, strict: bool = True, scheme: str = "http") -> AsyncIterator[VllmEngine]:
-    made = VllmEngine(f"{scheme}://127.0.0.1:{port}", api_key=lambda: None, clock=time.monotonic,
-                      strict=strict, deadlines=SHORT)
+    made = VllmEngine(
+        f"{scheme}://127.0.0.1:{port}", api_key=lambda: None, clock=time.monotonic, strict=strict, deadlines=SHORT
+    )
     try:
         yield made
     finally:
@@ -100,14 +101,18 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
     now = datetime.datetime.now(datetime.UTC)
     signed = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
     file: Path = tmp_path_factory.mktemp("tls") / "both.pem"
     file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                          serialization.NoEncryption())
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         + signed.public_bytes(serialization.Encoding.PEM)
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

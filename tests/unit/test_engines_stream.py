@@ -156,8 +156,17 @@ def test_the_callback_runs_once_at_the_first_text():
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, "unsupported"), (404, "unsupported"), (422, "unsupported"), (401, "unauthorized"),
-     (403, "unauthorized"), (429, "timed_out"), (500, "broken"), (503, "broken"), (302, "broken")],
+    [
+        (400, "unsupported"),
+        (404, "unsupported"),
+        (422, "unsupported"),
+        (401, "unauthorized"),
+        (403, "unauthorized"),
+        (429, "timed_out"),
+        (500, "broken"),
+        (503, "broken"),
+        (302, "broken"),
+    ],
 )
 def test_statuses_are_classified(status: int, kind: str):
     assert kind_of(status) == kind

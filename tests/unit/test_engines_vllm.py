@@ -43,9 +43,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def make(fake: FakeEngine, *, model: str = "", key: str | None = None, strict: bool = True) -> VllmEngine:
-    return VllmEngine(
-        fake.url, api_key=lambda: key, clock=time.monotonic, model=model, strict=strict, deadlines=SHORT
-    )
+    return VllmEngine(fake.url, api_key=lambda: key, clock=time.monotonic, model=model, strict=strict, deadlines=SHORT)
 
 
 async def test_health_comes_over_one_kept_connection(client: VllmEngine):
@@ -97,7 +95,11 @@ async def test_facts_come_from_the_engine_with_their_sources(fake: FakeEngine, c
     fake.script.adapters = ["sql", "chat"]
     facts = await client.facts()
     assert (facts.model, facts.root, facts.version, facts.max_model_len) == (
-        "fake-model", "/models/fake", "0.32.0", 8192)
+        "fake-model",
+        "/models/fake",
+        "0.32.0",
+        8192,
+    )
     assert (facts.kv_cache_dtype, facts.block_size, facts.kv_blocks) == ("auto", 16, 4096)
     assert (facts.chat, facts.adapters) == (True, ("sql", "chat"))
     assert facts.calculate_kv_scales is False
@@ -121,12 +123,14 @@ async def test_defaults_follow_the_size_of_the_gpu_when_it_is_known(client: Vllm
 
 
 async def test_hints_count_over_defaults_and_the_engine_over_hints(fake: FakeEngine, client: VllmEngine):
-    client.use_hints({
-        "max_num_seqs": Hint(64, "argv --max-num-seqs"),
-        "max_model_len": Hint(1, "argv --max-model-len"),
-        "quantization": Hint("fp8", "argv --quantization"),
-        "vocab_size": Hint("many", "nonsense"),
-    })
+    client.use_hints(
+        {
+            "max_num_seqs": Hint(64, "argv --max-num-seqs"),
+            "max_model_len": Hint(1, "argv --max-model-len"),
+            "quantization": Hint("fp8", "argv --quantization"),
+            "vocab_size": Hint("many", "nonsense"),
+        }
+    )
     facts = await client.facts()
     assert (facts.max_num_seqs, facts.sources["max_num_seqs"]) == (64, "argv --max-num-seqs")
     assert (facts.max_model_len, facts.quantization, facts.vocab_size) == (8192, "fp8", 1000)
@@ -135,9 +139,7 @@ async def test_hints_count_over_defaults_and_the_engine_over_hints(fake: FakeEng
     assert (facts.max_num_seqs, facts.vocab_size, facts.sources["vocab_size"]) == (256, 32000, "/server_info")
 
 
-async def test_facts_do_not_wait_for_a_slow_server_info_when_there_are_hints(
-    fake: FakeEngine, client: VllmEngine
-):
+async def test_facts_do_not_wait_for_a_slow_server_info_when_there_are_hints(fake: FakeEngine, client: VllmEngine):
     fake.script.dev_mode, fake.script.server_info_seconds = True, 1.0
     client.use_hints({"max_num_seqs": Hint(64, "argv --max-num-seqs")})
     async with asyncio.timeout(0.9):
@@ -156,9 +158,7 @@ async def test_the_vocabulary_comes_from_the_model_directory_when_it_is_local(
     assert (await client.facts()).vocab_size == 1000
 
 
-async def test_a_model_without_chat_template_is_known_before_any_chat_is_sent(
-    fake: FakeEngine, client: VllmEngine
-):
+async def test_a_model_without_chat_template_is_known_before_any_chat_is_sent(fake: FakeEngine, client: VllmEngine):
     fake.script.chat_template = False
     assert (await client.facts()).chat is False
     assert fake.counters.texts == 0
@@ -220,8 +220,11 @@ async def test_time_to_first_text_is_that_of_the_first_text(fake: FakeEngine, cl
 
 
 async def test_what_is_sent_is_what_was_asked(fake: FakeEngine, client: VllmEngine):
-    await client.complete(CompletionRequest(
-        prompt=(1, 2), max_tokens=3, temperature=0.5, top_p=0.9, cache_salt="s", extra={"ignore_eos": True}))
+    await client.complete(
+        CompletionRequest(
+            prompt=(1, 2), max_tokens=3, temperature=0.5, top_p=0.9, cache_salt="s", extra={"ignore_eos": True}
+        )
+    )
     await client.complete(CompletionRequest(prompt=(1,), stream=False, extra={"prompt_logprobs": 1}))
     first, second = fake.requests
     asked = {"max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "cache_salt": "s", "ignore_eos": True}
@@ -234,10 +237,10 @@ async def test_what_is_sent_is_what_was_asked(fake: FakeEngine, client: VllmEngi
 
 async def test_chat_and_log_probabilities_work_streamed_and_whole(client: VllmEngine):
     for stream in (True, False):
-        chat = await client.complete(CompletionRequest(
-            messages=HELLO, stream=stream, max_tokens=4, extra={"logprobs": True, "top_logprobs": 2}))
-        text = await client.complete(CompletionRequest(prompt=(1,), stream=stream, max_tokens=4,
-                                                       extra={"logprobs": 2}))
+        chat = await client.complete(
+            CompletionRequest(messages=HELLO, stream=stream, max_tokens=4, extra={"logprobs": True, "top_logprobs": 2})
+        )
+        text = await client.complete(CompletionRequest(prompt=(1,), stream=stream, max_tokens=4, extra={"logprobs": 2}))
         for result in (chat, text):
             assert result.ok
             assert result.logprobs is not None
@@ -299,9 +302,7 @@ async def test_degenerate_text_is_no_error_of_the_transport(fake: FakeEngine, cl
         assert all(math.isnan(each) for each in result.logprobs)
 
 
-async def test_an_engine_that_dies_under_a_request_is_reset_and_then_refused(
-    fake: FakeEngine, client: VllmEngine
-):
+async def test_an_engine_that_dies_under_a_request_is_reset_and_then_refused(fake: FakeEngine, client: VllmEngine):
     fake.script.token_seconds = 0.01
     running = asyncio.create_task(client.complete(CompletionRequest(prompt=(1,), max_tokens=1000)))
     await until(lambda: fake.counters.generation_tokens >= 3)
@@ -317,20 +318,14 @@ async def test_a_scripted_death_on_a_long_prompt_is_a_reset(fake: FakeEngine, cl
     assert fake.died
 
 
-@pytest.mark.parametrize(
-    "request_", [CompletionRequest(prompt=(40_000,)), CompletionRequest(prompt=(1,) * 9000)]
-)
-async def test_what_the_engine_refuses_is_unsupported_with_its_reason(
-    client: VllmEngine, request_: CompletionRequest
-):
+@pytest.mark.parametrize("request_", [CompletionRequest(prompt=(40_000,)), CompletionRequest(prompt=(1,) * 9000)])
+async def test_what_the_engine_refuses_is_unsupported_with_its_reason(client: VllmEngine, request_: CompletionRequest):
     result = await client.complete(request_)
     assert (result.error_kind, result.status) == ("unsupported", 400)
     assert "vocabulary" in str(result.error) or "maximum context length" in str(result.error)
 
 
-async def test_models_that_answer_while_generation_does_not_are_no_proof(
-    fake: FakeEngine, client: VllmEngine
-):
+async def test_models_that_answer_while_generation_does_not_are_no_proof(fake: FakeEngine, client: VllmEngine):
     fake.script.generation = "503"
     assert (await client.facts()).model == "fake-model"
     assert (await client.complete(PROMPT)).error_kind == "broken"
@@ -344,9 +339,7 @@ async def test_models_that_fail_are_an_error_that_may_pass(fake: FakeEngine, cli
     assert not isinstance(caught.value, NotAnEngine)
 
 
-async def test_an_engine_without_metrics_is_an_engine_and_says_what_is_missing(
-    fake: FakeEngine, client: VllmEngine
-):
+async def test_an_engine_without_metrics_is_an_engine_and_says_what_is_missing(fake: FakeEngine, client: VllmEngine):
     fake.script.no_metrics = True
     stats = await client.stats()
     assert (stats.running, stats.identity) == (None, None)

@@ -127,7 +127,9 @@ def test_a_launcher_waits_from_its_facts_to_the_decision(control: ControlDirecto
 
 
 @pytest.mark.parametrize("facts", [{"format": 1, "attempt": SECOND}, {"format": 2, "attempt": FIRST}, {}])
-def test_facts_of_another_attempt_or_format_are_not_believed(control: ControlDirectory, launcher: Launcher, facts: dict):
+def test_facts_of_another_attempt_or_format_are_not_believed(
+    control: ControlDirectory, launcher: Launcher, facts: dict
+):
     launcher.write("facts.json", facts)
     assert control.state(FIRST).facts is None
 
@@ -137,8 +139,12 @@ def test_facts_of_another_attempt_or_format_are_not_believed(control: ControlDir
 def test_garbage_is_not_there_yet(control: ControlDirectory, launcher: Launcher, name: str, garbage: bytes):
     (launcher.path / name).write_bytes(garbage)
     state = control.state(FIRST)
-    values = {"facts.json": state.facts, "decision.json": state.decided_by or None, "started.json": state.started,
-              "exited.json": state.exited}
+    values = {
+        "facts.json": state.facts,
+        "decision.json": state.decided_by or None,
+        "started.json": state.started,
+        "exited.json": state.exited,
+    }
     assert values[name] is None
 
 
@@ -172,8 +178,14 @@ def test_the_first_decision_wins_and_says_what_to_do(control: ControlDirectory, 
     assert control.decide(FIRST, decision) is True
     assert control.decide(FIRST, Decision("cold")) is False
     assert json.loads((launcher.path / "decision.json").read_text()) == {
-        "format": 1, "by": "sidecar", "restore": "hit", "commit": [vars(entry)], "clear": ["/live/inductor"],
-        "environment": {"A": "1"}, "unset": ["B"], "append": ["--x"],
+        "format": 1,
+        "by": "sidecar",
+        "restore": "hit",
+        "commit": [vars(entry)],
+        "clear": ["/live/inductor"],
+        "environment": {"A": "1"},
+        "unset": ["B"],
+        "append": ["--x"],
     }
     assert control.state(FIRST).decided_by == "sidecar"
     assert sorted(path.name for path in launcher.path.iterdir()) == ["decision.json", "facts.json", "lock"]
@@ -205,9 +217,9 @@ def test_lines_are_told_once_and_a_half_written_one_waits(control: ControlDirect
 
 def test_a_file_of_lines_larger_than_one_look_is_read_in_several(control: ControlDirectory, launcher: Launcher):
     count = 5000
-    (launcher.path / "lines.jsonl").write_text("".join(
-        json.dumps({"kind": "jit", "text": f"{number} {'x' * 200}"}) + "\n" for number in range(count)
-    ))
+    (launcher.path / "lines.jsonl").write_text(
+        "".join(json.dumps({"kind": "jit", "text": f"{number} {'x' * 200}"}) + "\n" for number in range(count))
+    )
     found: list[Line] = []
     while new := control.new_lines(FIRST):
         found += new
@@ -227,8 +239,11 @@ def test_a_proven_engine_is_remembered_while_its_launcher_lives(control: Control
     assert control.read_proven() is None
 
 
-@pytest.mark.parametrize("garbage", [*GARBAGE, b'{"attempt": "", "identity": "", "generation": ""}', b'{"identity": 1}'],
-                         ids=range(len(GARBAGE) + 2))
+@pytest.mark.parametrize(
+    "garbage",
+    [*GARBAGE, b'{"attempt": "", "identity": "", "generation": ""}', b'{"identity": 1}'],
+    ids=range(len(GARBAGE) + 2),
+)
 def test_a_proof_that_is_garbage_proves_nothing(control: ControlDirectory, garbage: bytes):
     (control.path / "proven.json").write_bytes(garbage)
     assert control.read_proven() is None
@@ -243,7 +258,9 @@ def test_a_directory_that_vanished_is_nobody_waiting(control: ControlDirectory, 
 
 
 def test_a_look_is_cheap(control: ControlDirectory, launcher: Launcher):
-    launcher.write("facts.json", {"format": 1, "attempt": FIRST, "packages": {f"p{i}": {"record": "x" * 64} for i in range(200)}})
+    launcher.write(
+        "facts.json", {"format": 1, "attempt": FIRST, "packages": {f"p{i}": {"record": "x" * 64} for i in range(200)}}
+    )
     for number in range(5):
         Launcher(control.path, f"1795975008547843230-{number + 1}-0000000{number}").close()
     control.current()

@@ -6,14 +6,32 @@ import pytest
 
 from sidecar.handshake import CAUSES, Exited, classify_exit
 
-API_SERVER = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+API_SERVER = (
+    "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
 
 CASES = [
-    ("out_of_memory", 1, "(EngineCore_DP0 pid=9) ERROR 11-29 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried"),
-    ("out_of_memory", 1, "ValueError: Free memory on device (10/80 GiB) on startup is less than desired GPU memory utilization"),
-    ("out_of_memory", 1, "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
-    ("out_of_memory", 1, "ValueError: To serve at least one request with the models's max seq len (131072), (16.0 GiB KV "
-                         "cache is needed, which is larger than the available KV cache memory (8.1 GiB)."),
+    (
+        "out_of_memory",
+        1,
+        "(EngineCore_DP0 pid=9) ERROR 11-29 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried",
+    ),
+    (
+        "out_of_memory",
+        1,
+        "ValueError: Free memory on device (10/80 GiB) on startup is less than desired GPU memory utilization",
+    ),
+    (
+        "out_of_memory",
+        1,
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+    ),
+    (
+        "out_of_memory",
+        1,
+        "ValueError: To serve at least one request with the models's max seq len (131072), (16.0 GiB KV "
+        "cache is needed, which is larger than the available KV cache memory (8.1 GiB).",
+    ),
     ("bad_arguments", 2, "vllm: error: unrecognized arguments: --nope"),
     ("bad_arguments", 2, "api_server.py: error: argument --kv-cache-dtype: invalid choice: 'fp7'"),
     ("bad_arguments", 1, "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"),
@@ -35,10 +53,18 @@ CASES = [
     ("clean", 0, "INFO: Application shutdown complete."),
     ("not_found", 127, "vllm: [Errno 2] No such file or directory: 'vllm'"),
     ("killed", 137, "INFO still loading"),
-    ("step_timeout", 1, "(EngineCore_DP0 pid=9) ERROR 11-29 [core.py:720] TimeoutError: RPC call to execute_model timed out."),
+    (
+        "step_timeout",
+        1,
+        "(EngineCore_DP0 pid=9) ERROR 11-29 [core.py:720] TimeoutError: RPC call to execute_model timed out.",
+    ),
     ("step_timeout", 1, "ERROR [core.py:655] TimeoutError: RPC call to sample_tokens timed out."),
-    ("step_timeout", 134, "[rank1]:[E1129 20:27:21.43 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation "
-                          "timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds"),
+    (
+        "step_timeout",
+        134,
+        "[rank1]:[E1129 20:27:21.43 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds",
+    ),
     ("step_timeout", 1, "[PG 0 Rank 3] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress"),
 ]
 
@@ -51,16 +77,28 @@ def test_the_cause_is_read_from_exit_code_and_last_words(cause: str, code: int, 
     assert "12 s" in found.sentence
 
 
-@pytest.mark.parametrize(("number", "cause", "counts"), [(9, "killed", False), (11, "crash", True), (6, "crash", True),
-                                                         (15, "terminated", False), (2, "terminated", False), (64, "crash", True)])
+@pytest.mark.parametrize(
+    ("number", "cause", "counts"),
+    [
+        (9, "killed", False),
+        (11, "crash", True),
+        (6, "crash", True),
+        (15, "terminated", False),
+        (2, "terminated", False),
+        (64, "crash", True),
+    ],
+)
 def test_signals_from_outside_do_not_count_and_faults_do(number: int, cause: str, counts: bool):
     found = classify_exit(Exited(None, number, 1.0, False, ()))
     assert (found.cause, found.counts) == (cause, counts)
 
 
 def test_only_what_a_cache_can_bring_about_counts():
-    counting = {classify_exit(Exited(code, None, 1, False, (line,))).cause for _, code, line in CASES
-                if classify_exit(Exited(code, None, 1, False, (line,))).counts}
+    counting = {
+        classify_exit(Exited(code, None, 1, False, (line,))).cause
+        for _, code, line in CASES
+        if classify_exit(Exited(code, None, 1, False, (line,))).counts
+    }
     assert counting == {"crash", "wrong_arch", "driver_too_old", "step_timeout"}
 
 
@@ -83,11 +121,17 @@ def test_the_live_cache_is_not_looked_through_for_another_cause():
     def looked() -> bool:
         raise AssertionError
 
-    assert classify_exit(Exited(1, None, 1, False, ("torch.OutOfMemoryError: x",)), compiled=looked).cause == "out_of_memory"
+    assert (
+        classify_exit(Exited(1, None, 1, False, ("torch.OutOfMemoryError: x",)), compiled=looked).cause
+        == "out_of_memory"
+    )
 
 
 def test_the_worker_that_ran_out_of_memory_explains_the_one_that_waited_for_it():
-    lines = ("ERROR torch.OutOfMemoryError: CUDA out of memory", "ERROR TimeoutError: RPC call to execute_model timed out.")
+    lines = (
+        "ERROR torch.OutOfMemoryError: CUDA out of memory",
+        "ERROR TimeoutError: RPC call to execute_model timed out.",
+    )
     assert classify_exit(Exited(1, None, 1, False, lines), compiled=lambda: True).cause == "out_of_memory"
 
 
@@ -104,11 +148,14 @@ def test_the_root_cause_above_the_last_lines_is_found():
     assert "CUDA out of memory" in found.sentence
 
 
-@pytest.mark.parametrize(("code", "number", "cause"), [(0, None, "clean"), (None, 9, "killed"), (None, 11, "crash"),
-                                                       (1, None, "crash")])
+@pytest.mark.parametrize(
+    ("code", "number", "cause"), [(0, None, "clean"), (None, 9, "killed"), (None, 11, "crash"), (1, None, "crash")]
+)
 def test_a_warning_of_an_engine_without_a_network_is_no_cause(code: int | None, number: int | None, cause: str):
-    warning = ("(EngineCore pid=1299) WARNING 11-29 18:54:57 [flashinfer.py:369] Failed to connect to NVIDIA artifactory: "
-               "HTTPSConnectionPool(host='edge.urm.nvidia.com', port=443): Max retries exceeded with url: /artifactory/")
+    warning = (
+        "(EngineCore pid=1299) WARNING 11-29 18:54:57 [flashinfer.py:369] Failed to connect to NVIDIA artifactory: "
+        "HTTPSConnectionPool(host='edge.urm.nvidia.com', port=443): Max retries exceeded with url: /artifactory/"
+    )
     assert classify_exit(Exited(code, number, 1, False, ("bye",)), fatal_lines=(warning,)).cause == cause
 
 

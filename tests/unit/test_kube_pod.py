@@ -143,6 +143,22 @@ def test_a_probe_that_kills_a_cold_start_is_told_with_the_sum():
     assert "liveness probe kills it after 15 s" in said(pod(liveness, init=(sidecar(),)))
 
 
+def test_a_probe_that_asks_the_pods_address_of_an_engine_that_answers_inside_the_pod_only_is_a_problem():
+    inside = engine(args=["--host", "127.0.0.1"], startupProbe={"httpGet": {"path": "/health", "port": 8000}})
+    [found] = [each for each in concerns(pod(inside, init=(sidecar(),)), Settings()) if "--host" in each.sentence]
+    assert found.level == "problem"
+    assert "startupProbe" in found.sentence
+    probed_by_name = {"httpGet": {"path": "/health", "port": 8000, "host": "10.0.0.1"}}
+    assert "never passes" not in said(pod(engine(args=["--host=::1"], startupProbe=probed_by_name), init=(sidecar(),)))
+
+
+def test_an_engine_that_answers_inside_the_pod_only_is_told_unless_a_container_beside_it_hands_requests_on():
+    inside = engine(args=["--host=localhost"])
+    assert "no Service reaches it" in said(pod(inside, init=(sidecar(),)))
+    assert "no Service reaches it" in said(pod(inside, sidecar()))
+    assert "--host" not in said(pod(inside, {"name": "proxy"}, init=(sidecar(),)))
+
+
 def test_a_grace_period_shorter_than_the_drain_is_told():
     assert "requests in flight are cut off" in said(native(terminationGracePeriodSeconds=10))
 

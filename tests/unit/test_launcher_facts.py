@@ -41,7 +41,7 @@ def test_the_engines_interpreter_is_found_through_what_starts_it(tmp_path: Path,
     (folder / "python3.11").symlink_to(sys.executable)
     script(folder / "vllm", f"#!{folder}/python3.11\nimport vllm\n")
     script(folder / "long", f"#!/bin/sh\n'''exec' \"{folder}/python3.11\" \"$0\" \"$@\"\n' '''\nimport vllm\n")
-    script(tmp_path / "other" / "numactl", "#!/bin/sh\nexec \"$@\"\n")
+    script(tmp_path / "other" / "numactl", '#!/bin/sh\nexec "$@"\n')
     path = f"{tmp_path}/other:{folder}:/usr/bin:/bin"
     words = [word.format(bin=folder) for word in command]
     assert facts.interpreter(words, path) == f"{folder}/python3.11"
@@ -65,12 +65,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("engine")
     venv.create(root, with_pip=False, symlinks=True)
     site = next(root.glob("lib/python3*/site-packages"))
-    for name, record in (("torch-2.13.0+cpu", "torch/__init__.py,sha256=x,1\n"), ("NVIDIA_cutlass.dsl-4.8.0", "a,,\n"),
-                         ("requests-2.0", "b,,\n")):
+    for name, record in (
+        ("torch-2.13.0+cpu", "torch/__init__.py,sha256=x,1\n"),
+        ("NVIDIA_cutlass.dsl-4.8.0", "a,,\n"),
+        ("requests-2.0", "b,,\n"),
+    ):
         (site / f"{name}.dist-info").mkdir()
         (site / f"{name}.dist-info" / "RECORD").write_text(record)
     (site / "vllm-0.33.0.dist-info").mkdir()
-    (site / "vllm-0.33.0.dist-info" / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    (site / "vllm-0.33.0.dist-info" / "direct_url.json").write_text(
+        '{"url": "file:///x", "dir_info": {"editable": true}}'
+    )
     # Importing it would be noticed.
     (site / "torch").mkdir()
     (site / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
@@ -99,7 +104,9 @@ def test_the_first_entry_of_the_import_path_wins(tmp_path: Path):
 
 
 def test_compilers_tell_their_versions(tmp_path: Path):
-    nvcc = script(tmp_path / "cuda" / "bin" / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    nvcc = script(
+        tmp_path / "cuda" / "bin" / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
+    )
     cxx = script(tmp_path / "my-g++", "#!/bin/sh\necho 'my-g++ (X) 12.2.0'; echo more\n")
     environment = {"PATH": "/usr/bin:/bin", "CUDA_HOME": str(tmp_path / "cuda"), "CXX": f"{cxx} -m64"}
     found = facts.collect_facts(["/bin/true"], environment, {})["toolchain"]
@@ -126,7 +133,12 @@ def test_the_part_in_a_distributed_engine_is_read_from_arguments_and_environment
     argv = ["vllm", "serve", "m", "--node-rank", "1", "--nnodes=2", "-tp", "8", "--headless", "--port", "1"]
     found = facts.world(argv, {"LWS_WORKER_INDEX": "1", "VLLM_DP_RANK": "3", "HOSTNAME": "x"})
     assert found == {
-        "node_rank": "1", "nnodes": "2", "tp": "8", "headless": "true", "LWS_WORKER_INDEX": "1", "VLLM_DP_RANK": "3"
+        "node_rank": "1",
+        "nnodes": "2",
+        "tp": "8",
+        "headless": "true",
+        "LWS_WORKER_INDEX": "1",
+        "VLLM_DP_RANK": "3",
     }
 
 
@@ -139,9 +151,9 @@ def test_the_part_in_a_distributed_engine_is_read_from_arguments_and_environment
         (["--hf-token=abcdefgh"], "--hf-token"),
         (["VLLM_API_KEY=abcdefgh", "vllm"], "VLLM_API_KEY"),
         (["--model-loader-extra-config", '{"s3_secret_access_key":"abcdefgh"}'], "s3_secret_access_key"),
-        (["--additional-config={\"token\": \"abcdefgh\"}"], "token"),
+        (['--additional-config={"token": "abcdefgh"}'], "token"),
         (["sh", "-c", "A=1 vllm serve m --api_key 'abcdefgh' --port $PORT && echo x"], "--port $PORT && echo x"),
-        (["sh", "-c", "vllm serve m --kv-transfer-config '{\"a\": \"b c\"}' 2>&1"], "2>&1"),
+        (["sh", "-c", 'vllm serve m --kv-transfer-config \'{"a": "b c"}\' 2>&1'], "2>&1"),
     ],
 )
 def test_only_secrets_and_connector_configurations_are_hidden(argv: list[str], shown: str | None):
@@ -198,6 +210,10 @@ def test_variables_hide_secrets_in_addresses_and_in_json():
 def test_the_part_in_a_distributed_engine_is_read_inside_a_shells_script_too(tmp_path: Path):
     config = tmp_path / "x.yaml"
     config.write_text("tensor-parallel-size: 8")
-    argv = ["bash", "-lc", f"ulimit -n 65535; exec vllm serve m --tensor-parallel 8 --node_rank=1 --config {config} | tee x"]
+    argv = [
+        "bash",
+        "-lc",
+        f"ulimit -n 65535; exec vllm serve m --tensor-parallel 8 --node_rank=1 --config {config} | tee x",
+    ]
     assert facts.world(argv, {}) == {"tensor_parallel": "8", "node_rank": "1"}
     assert set(facts.argument_files(argv)) == {"--config"}

@@ -65,7 +65,9 @@ def test_a_slow_reader_loses_nothing(stage: Stage):
 def test_a_reader_that_is_gone_does_not_end_the_engine(stage: Stage):
     source, end = open_pipe()
     script = "import os, time\nfor i in range(200): os.write(1, b'x' * 1000)\nos.write(2, b'done')"
-    attempt, process = stage.started(*PYTHON, f"input(); {script!r}; exec({script!r})", stdout=end, stdin=subprocess.PIPE)
+    attempt, process = stage.started(
+        *PYTHON, f"input(); {script!r}; exec({script!r})", stdout=end, stdin=subprocess.PIPE
+    )
     os.close(end)
     os.close(source)
     _, err = process.communicate(b"\n", timeout=30)
@@ -78,7 +80,12 @@ def test_descriptors_and_standard_input_reach_the_engine(stage: Stage):
     os.write(end, b"by descriptor\n")
     os.close(end)
     _, process = stage.started(
-        SHELL, "-c", f"cat; cat /dev/fd/{source}", env={"PATH": "/bin:/usr/bin"}, stdin=subprocess.PIPE, pass_fds=(source,)
+        SHELL,
+        "-c",
+        f"cat; cat /dev/fd/{source}",
+        env={"PATH": "/bin:/usr/bin"},
+        stdin=subprocess.PIPE,
+        pass_fds=(source,),
     )
     os.close(source)
     out, _ = process.communicate(b"by stdin\n", timeout=30)
@@ -102,11 +109,12 @@ def test_lines_of_interest_are_kept_with_their_kind(stage: Stage):
         "(EngineCore) ERROR 11-29 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried": "fatal",
         "vllm: error: unrecognized arguments: --nope": "fatal",
         "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(Seq": "fatal",
-        "INFO: 127.0.0.1:53002 - \"POST /v1/chat/completions HTTP/1.1\" 200 OK": "",
+        'INFO: 127.0.0.1:53002 - "POST /v1/chat/completions HTTP/1.1" 200 OK': "",
     }
     (stage.root / "log").write_text("\n".join(lines))
-    attempt, process = stage.started(SHELL, "-c", f"cat {stage.root}/log; cat {stage.root}/log >&2; echo >&2",
-                                     env={"PATH": "/bin:/usr/bin"})
+    attempt, process = stage.started(
+        SHELL, "-c", f"cat {stage.root}/log; cat {stage.root}/log >&2; echo >&2", env={"PATH": "/bin:/usr/bin"}
+    )
     output(process)
     found = stage.sidecar.new_lines(attempt)
     wanted = [(kind, line) for line, kind in lines.items() if kind]
@@ -115,10 +123,7 @@ def test_lines_of_interest_are_kept_with_their_kind(stage: Stage):
 
 
 def test_lines_are_bounded_and_a_flood_of_one_kind_leaves_room_for_the_others(stage: Stage):
-    script = (
-        "for i in range(5000): print('JIT compilation during inference:', i)\n"
-        "print('ValueError: the end')"
-    )
+    script = "for i in range(5000): print('JIT compilation during inference:', i)\nprint('ValueError: the end')"
     attempt, process = stage.started(*PYTHON, script)
     output(process)
     found: list[Line] = []
@@ -146,7 +151,11 @@ def test_last_words_are_the_last_forty_lines_and_a_progress_bar_is_one(stage: St
 
 def test_secrets_are_not_kept_in_lines(stage: Stage):
     attempt, process = stage.started(
-        SHELL, "-c", "echo \"non-default args: {'api_key': ['$0', '$VLLM_API_KEY']}\"", "--api-key", "sk-argument",
+        SHELL,
+        "-c",
+        "echo \"non-default args: {'api_key': ['$0', '$VLLM_API_KEY']}\"",
+        "--api-key",
+        "sk-argument",
         env={"VLLM_API_KEY": "sk-environment"},
     )
     out, _ = output(process)

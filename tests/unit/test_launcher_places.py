@@ -140,7 +140,7 @@ def grown(stage: Stage, script: str, **env: str) -> tuple[Grown, ...]:
 def test_a_directory_that_grows_while_the_engine_runs_is_told_with_its_size(stages: Any):
     stage = stages()
     write(stage.root / "home/.newdsl/cache", {"old": "x" * 500})
-    found = grown(stage, 'mkdir -p ~/.newdsl/cache; printf %4096s > ~/.newdsl/cache/k1; printf %1000s > ~/.newdsl/k2')
+    found = grown(stage, "mkdir -p ~/.newdsl/cache; printf %4096s > ~/.newdsl/cache/k1; printf %1000s > ~/.newdsl/k2")
     assert [(one.path, one.where) for one in found] == [(str(stage.root / "home/.newdsl"), "home")]
     assert 4096 <= found[0].bytes <= 5096
 

@@ -220,8 +220,11 @@ def test_workers_that_outlived_a_killed_launcher_are_gone_before_the_next_engine
     process.kill()
     until(lambda: not runs(pid), "the engine's death")
     assert runs(worker)
-    _, second = stage.started(SHELL, "-c", f"test -d /proc/{worker} && /bin/grep -q 'State:.Z' /proc/{worker}/status "
-                                           f"|| ! test -d /proc/{worker}")
+    _, second = stage.started(
+        SHELL,
+        "-c",
+        f"test -d /proc/{worker} && /bin/grep -q 'State:.Z' /proc/{worker}/status || ! test -d /proc/{worker}",
+    )
     output(second)
     assert second.returncode == 0
 
@@ -246,8 +249,9 @@ def test_orphans_become_the_launchers_and_are_reaped_while_the_engine_runs(stage
 def test_what_was_ignored_at_the_start_stays_ignored(stage: Stage):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        attempt, process = stage.started(SHELL, "-c", "grep SigIgn /proc/self/status; exec /bin/sleep 60",
-                                         env={"PATH": "/bin:/usr/bin"})
+        attempt, process = stage.started(
+            SHELL, "-c", "grep SigIgn /proc/self/status; exec /bin/sleep 60", env={"PATH": "/bin:/usr/bin"}
+        )
     finally:
         signal.signal(signal.SIGHUP, before)
     assert int(process.stdout.readline().split()[1], 16) & (1 << (signal.SIGHUP - 1))

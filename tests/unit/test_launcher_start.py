@@ -37,7 +37,8 @@ def test_the_launcher_is_python_3_9_and_imports_only_the_standard_library_and_it
 
 
 OLD_PYTHONS = [
-    path for version in ("3.9*", "3.10*", "3.12*", "3.13*")
+    path
+    for version in ("3.9*", "3.10*", "3.12*", "3.13*")
     for path in sorted(Path.home().glob(f".pyenv/versions/{version}/bin/python3"))
 ]
 
@@ -182,7 +183,8 @@ def test_a_broken_control_directory_is_no_obstacle(stage: Stage, tmp_path: Path,
     began = time.monotonic()
     process = subprocess.Popen(
         [*QUICK, str(stage.control / "launcher.py"), "--control", str(control), "--", SHELL, "-c", "echo on; exit 5"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     out, err = output(process)
     assert (out, process.returncode) == (b"on\n", 5)
@@ -271,8 +273,16 @@ def test_a_restart_opens_a_new_attempt_in_the_same_process_and_nobody_is_gone_in
 
 def test_facts_are_there_before_the_decision_and_hold_no_secret(stage: Stage):
     process = stage.launch(
-        SHELL, "-c", "exec /bin/true --api-key sk-in-a-shell", "--api-key", "sk-first", "sk-second", "--port=1",
-        "--hf-token=hf_secret", "--max-num-batched-tokens", "8192",
+        SHELL,
+        "-c",
+        "exec /bin/true --api-key sk-in-a-shell",
+        "--api-key",
+        "sk-first",
+        "sk-second",
+        "--port=1",
+        "--hf-token=hf_secret",
+        "--max-num-batched-tokens",
+        "8192",
         env={"VLLM_API_KEY": "sk-environment", "VLLM_USE_V1": "1", "UNRELATED": "x"},
     )
     state = stage.waiting()

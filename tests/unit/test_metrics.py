@@ -39,6 +39,8 @@ def of(metrics: Metrics, name: str, **labels: str) -> float | None:
 def full(metrics: Metrics) -> None:
     """Fill every metric that a source can bring."""
     metrics.gate(True, False)
+    metrics.observe_golden({"seconds": 3.0, "drift_percent": 1.5, "failed": []})
+    metrics.fallback(1, "--kv-cache-dtype auto")
     metrics.observe_phase("starting", None, 1000.0)
     metrics.observe_phase("restoring", 0.3, 1000.3)
     metrics.observe_restore({"outcome": "hit", "seconds": 4.8, "bytes": 100, "files": 7, "rejected": {"digest": 2}})

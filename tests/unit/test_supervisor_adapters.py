@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from sidecar.engines.vllm import VllmEngine
 from sidecar.engines.watcher import Observation
 from sidecar.supervisor.adapters import AT_MOST, TOGETHER, AdapterWatch
 from sidecar.supervisor.pod import Pod
-from sidecar.supervisor.serving import count_late
+from sidecar.supervisor.serving import count_late, publish_while_serving
 from sidecar.warmup.evidence import Evidence
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_script import Script
@@ -85,3 +86,16 @@ async def test_what_an_adapters_warm_up_compiled_is_no_shape_that_the_profile_la
         count_late(pod, found)
         assert len(announced) == 1
         assert pod.kernels_after == {"triton": 4}
+
+
+async def test_adapters_are_warmed_where_the_live_cache_cannot_be_used_as_well(tmp_path: Path) -> None:
+    async with serving(tmp_path, "first") as (pod, fake):
+        pod.live_cache = ""
+        pod.board.engine = {"limits": {"adapters": []}}
+        task = asyncio.create_task(publish_while_serving(pod))
+        async with asyncio.timeout(20):
+            while len(fake.requests) < 1 + TOGETHER:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait({task})
+        assert pod.board.publish["outcome"] == "disabled"

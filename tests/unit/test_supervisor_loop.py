@@ -96,11 +96,17 @@ def raises(error: Exception) -> Callable[[], Awaitable[object]]:
     return fail
 
 
-async def drive(activities: Scripted, *events: lc.Event, mode: Mode = Mode.LAUNCHER, wait_s: float = 1.0,
-                policy: Policy | None = None) -> tuple[Supervisor, Told, asyncio.Task[int]]:
+async def drive(
+    activities: Scripted,
+    *events: lc.Event,
+    mode: Mode = Mode.LAUNCHER,
+    wait_s: float = 1.0,
+    policy: Policy | None = None,
+) -> tuple[Supervisor, Told, asyncio.Task[int]]:
     told = Told()
-    supervisor = Supervisor(Snapshot(mode), policy or Policy(), activities, told,
-                            {"restore": 10.0, "warm": 100.0, "verify": 50.0})
+    supervisor = Supervisor(
+        Snapshot(mode), policy or Policy(), activities, told, {"restore": 10.0, "warm": 100.0, "verify": 50.0}
+    )
     running = asyncio.create_task(supervisor.run())
     for event in events:
         supervisor.post(event)
@@ -150,8 +156,11 @@ async def test_a_restore_that_raises_costs_warmth_and_not_the_engine(error: Exce
 
 
 async def test_a_warm_up_that_raises_is_a_failed_warm_up_with_its_sentence() -> None:
-    activities = Scripted(restore=gives("miss"), warm=raises(StoreUnavailable("Give the key in WARMUP_API_KEY_FILE.")),
-                          verify=gives("passed"))
+    activities = Scripted(
+        restore=gives("miss"),
+        warm=raises(StoreUnavailable("Give the key in WARMUP_API_KEY_FILE.")),
+        verify=gives("passed"),
+    )
     supervisor, _, running = await drive(activities, *START, UP)
     assert supervisor.snapshot.phase is Phase.READY
     assert lc.gate(supervisor.snapshot).flagged
@@ -186,8 +195,9 @@ async def test_an_ending_of_cancelled_work_is_stale() -> None:
 
 
 async def test_a_publish_that_raises_leaves_the_pod_ready() -> None:
-    activities = Scripted(restore=gives("miss"), warm=gives("converged"), verify=gives("passed"),
-                          publish=raises(OSError("disk")))
+    activities = Scripted(
+        restore=gives("miss"), warm=gives("converged"), verify=gives("passed"), publish=raises(OSError("disk"))
+    )
     supervisor, told, running = await drive(activities, *START, UP)
     assert supervisor.snapshot.phase is Phase.READY
     assert told.failures == [("publish", "OSError")]

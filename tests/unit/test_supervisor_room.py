@@ -12,7 +12,7 @@ import pytest
 from sidecar.caches.client import PublishResult, RecordRequest
 from sidecar.errors import EngineError
 from sidecar.lifecycle import Mode
-from sidecar.supervisor import renewal, room
+from sidecar.supervisor import history, renewal, room
 from sidecar.supervisor.pod import Pod
 from sidecar.supervisor.room import Compared, Room, compared, room_of
 from tests.unit.supervised import ATTEMPT, Metered, make_pod, restored, told
@@ -104,7 +104,7 @@ async def test_what_earlier_boots_had_is_read_from_the_store_and_this_boot_is_ad
     pod = make_pod(tmp_path)
     restored(pod, "miss")
     await _record(pod, "g.ready.a-1", WARM)
-    await room.compare(pod, FACTS)
+    await room.compare(pod, FACTS, history.read(pod))
     shown = pod.board.engine["kv_cache"]
     assert (shown["tokens"], shown["earlier_boots"], shown["shortfall"]) == (65_536, 1, 0.1808)
     assert "18 % smaller than the one earlier boot" in told(pod)
@@ -120,7 +120,7 @@ async def test_a_boot_that_made_a_generation_is_no_proof_of_it(tmp_path: Path) -
 
     pod = make_pod(tmp_path)
     restored(pod, "miss")
-    await room.compare(pod, FACTS)
+    await room.compare(pod, FACTS, history.read(pod))
     await room.record(pod, "00000001-0123456789abcdef")
     assert not open_store(pod.store, "read-only", lambda _: None).boot_ends("exact", "e" * 16)
 
@@ -129,7 +129,7 @@ async def test_a_store_that_is_away_costs_the_comparison_only(tmp_path: Path) ->
     pod = make_pod(tmp_path)
     restored(pod, "miss")
     pod.store = str(tmp_path / "nowhere")
-    await room.compare(pod, FACTS)
+    await room.compare(pod, FACTS, history.read(pod))
     assert "no earlier boot of this key" in pod.board.engine["kv_cache"]["sentence"]
 
 

@@ -125,3 +125,42 @@ async def test_the_burst_that_killed_the_engine_is_known_at_once_whatever_the_st
         assert ended.outcome == "engine_gone"
         assert pod.suspected_last == ("prefill/300",)
         assert ". (" not in ended.sentence
+
+
+async def _cancelled_in_flight(root: Path, *, ended: bool) -> Pod:
+    """Cancel a warm-up while a request hangs; `ended`: because the launcher told of the engine's end."""
+    (root / "few.yaml").write_text(PROFILE)
+    async with FakeEngine(Script(generation="hang"), triton=root / "live" / "triton") as fake:
+        client = VllmEngine(fake.url, api_key=lambda: None, clock=time.monotonic)
+        pod = make_pod(root, client, profile=str(root / "few.yaml"))
+        pod.clock, pod.store = time.monotonic, ""
+        restored(pod, "miss")
+        warm = asyncio.create_task(warming.warm(pod, lifecycle.Warm(1)))
+        async with asyncio.timeout(20):
+            while not fake.requests:
+                await asyncio.sleep(0.01)
+        if ended:
+            pod.board.engine = {**pod.board.engine, "restarts": 1}
+        warm.cancel()
+        await asyncio.wait({warm})
+        await client.close()
+    return pod
+
+
+async def test_a_death_that_the_launcher_tells_first_is_laid_to_the_burst_that_was_in_flight(tmp_path: Path) -> None:
+    pod = await _cancelled_in_flight(tmp_path, ended=True)
+    assert pod.suspected_last == ("prefill/64",)
+
+
+async def test_a_warm_up_that_is_cancelled_while_its_engine_lives_suspects_nothing(tmp_path: Path) -> None:
+    pod = await _cancelled_in_flight(tmp_path, ended=False)
+    assert pod.suspected_last == ()
+    assert not pod.suspects
+
+
+def test_a_check_of_a_slow_engine_may_take_as_long_as_all_its_answers() -> None:
+    from sidecar.config import Settings
+
+    for timeout in (1.0, 60.0, 120.0, 900.0):
+        one = min(warming.CHECK_DEADLINE_S, timeout)
+        assert warming.check_deadline_s(Settings(request_timeout_s=timeout)) >= 8 * one + 60

@@ -68,9 +68,7 @@ def test_the_last_line_counts_everything():
         ([], 1),
     ],
 )
-def test_the_exit_status_is_good_only_when_something_passed_and_nothing_failed(
-    outcomes: list[Outcome], status: int
-):
+def test_the_exit_status_is_good_only_when_something_passed_and_nothing_failed(outcomes: list[Outcome], status: int):
     assert exit_status(outcomes) == status
 
 

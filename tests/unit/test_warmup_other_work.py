@@ -136,7 +136,10 @@ async def test_a_deadly_length_that_only_the_search_tries_is_not_sent_to_the_eng
         fake.requests.clear()
         again = await _warm(client, tmp_path, what, died.killers)
         sent = {request["prompt_tokens"] for request in fake.requests}
-    assert (died.outcome, died.killers) == ("engine_gone", (f"search/1 at once, up to {deadly} of {deadly + 2} tokens",))
+    assert (died.outcome, died.killers) == (
+        "engine_gone",
+        (f"search/1 at once, up to {deadly} of {deadly + 2} tokens",),
+    )
     assert (again.outcome, again.reason) == ("exhausted", "killers_left_out")
     assert died.killers[0] in again.sentence
     assert tried - sent == {deadly}

@@ -24,13 +24,10 @@ def _requests(burst: Burst) -> list[int]:
 
 
 def test_lengths_beyond_the_model_are_clipped_merged_and_told():
-    step, clipped = _only(
-        {"kind": "prefill", "tokens": [16, 5000, 9000, "max_model_len"], "output_tokens": 4}
-    )
+    step, clipped = _only({"kind": "prefill", "tokens": [16, 5000, 9000, "max_model_len"], "output_tokens": 4})
     assert [burst.key for burst in step.bursts] == ["16", "4092"]
     assert clipped == (
-        "prefill: prompts of 4096, 5000, 9000 tokens are clipped to 4092: the model takes 4096 with 4 of "
-        "output.",
+        "prefill: prompts of 4096, 5000, 9000 tokens are clipped to 4092: the model takes 4096 with 4 of output.",
     )
 
 
@@ -172,10 +169,7 @@ def test_draws_differ_and_stay_within_the_mix():
 def test_draws_stay_below_what_killed_an_engine():
     plan = make_plan(load_profile("cpu"), FACTS)
     rng = random.Random(5)
-    drawn = [
-        draw_burst(plan, rng, number, DrawLimits(tokens=100, prompt=60, concurrency=3))
-        for number in range(300)
-    ]
+    drawn = [draw_burst(plan, rng, number, DrawLimits(tokens=100, prompt=60, concurrency=3)) for number in range(300)]
     assert max(burst.tokens for burst in drawn) < 100
     assert max(burst.longest_prompt for burst in drawn) < 60
     assert max(burst.concurrency for burst in drawn) == 2

@@ -11,8 +11,8 @@ import pytest
 
 from sidecar.engines.protocol import Completion, CompletionRequest
 from sidecar.warmup.degenerate import same_everywhere, text_wrong, what_is_wrong
-from sidecar.warmup.verify import canary, verify
-from tests.unit.warmup_engine import FACTS, StandInEngine, failed
+from sidecar.warmup.verify import IN_TURN, canary, verify
+from tests.unit.warmup_engine import FACTS, StandInEngine, failed, now
 
 pytestmark = pytest.mark.looptime
 
@@ -202,3 +202,11 @@ async def test_an_engine_that_takes_no_text_at_all_is_not_called_broken():
     result = await verify(engine, FACTS)
     assert result.outcome == "skipped"
     assert "no such endpoint" in result.sentence
+
+
+async def test_the_slowest_check_waits_for_no_more_answers_in_turn_than_it_says():
+    engine, began = StandInEngine(token_s=0.0), now()
+    engine.stall = lambda _: 100.0
+    engine.text = lambda _: "!" * 40
+    assert (await verify(engine, FACTS, 120.0)).outcome == "degenerate"
+    assert now() - began == pytest.approx(IN_TURN * 100.0, rel=0.01)

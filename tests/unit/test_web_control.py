@@ -36,7 +36,9 @@ def daemon() -> Daemon:
 
 
 async def serve(directory: Path, daemon: Daemon) -> server.Listening:
-    return await server.serve_control(scenes.ready(), control.Actions(daemon.drain, daemon.rewarm), directory)
+    return await server.serve_control(
+        scenes.ready(), control.Actions(daemon.drain, daemon.rewarm, daemon.rewarm), directory
+    )
 
 
 @pytest.fixture
@@ -97,9 +99,7 @@ async def test_a_socket_that_a_dead_daemon_left_is_replaced(tmp_path: Path, daem
     await listening.stop()
 
 
-async def test_a_living_daemon_is_not_pushed_aside(
-    listening: server.Listening, tmp_path: Path, daemon: Daemon
-) -> None:
+async def test_a_living_daemon_is_not_pushed_aside(listening: server.Listening, tmp_path: Path, daemon: Daemon) -> None:
     with pytest.raises(ControlSocketTaken, match="WARMUP_CONTROL_DIR"):
         await serve(tmp_path, daemon)
     assert (await call(tmp_path, "GET", "/status"))[0] == 200
@@ -146,9 +146,7 @@ async def test_a_path_that_is_too_long_for_a_socket_is_a_sentence(tmp_path: Path
         await serve(tmp_path / ("x" * 120), daemon)
 
 
-async def test_something_else_at_the_place_of_the_socket_is_not_overwritten(
-    tmp_path: Path, daemon: Daemon
-) -> None:
+async def test_something_else_at_the_place_of_the_socket_is_not_overwritten(tmp_path: Path, daemon: Daemon) -> None:
     (tmp_path / control.SOCKET).write_text("mine")
     with pytest.raises(ControlSocketUnusable, match="not a socket"):
         await serve(tmp_path, daemon)

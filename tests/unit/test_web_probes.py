@@ -47,9 +47,7 @@ async def test_readyz_says_why_not(port: aiohttp.ClientSession, board: Board) ->
     assert await ask(port, "/readyz") == (503, WHY + "\n")
 
 
-async def test_readyz_is_200_exactly_while_the_gate_is_open(
-    port: aiohttp.ClientSession, board: Board
-) -> None:
+async def test_readyz_is_200_exactly_while_the_gate_is_open(port: aiohttp.ClientSession, board: Board) -> None:
     board.gate = Gate(True, False, "Warm.")
     assert (await ask(port, "/readyz"))[0] == 200
     board.gate = Gate(False, False, WHY)
@@ -77,9 +75,7 @@ async def test_startupz_opens_when_the_engine_may_start(port: aiohttp.ClientSess
     assert (await ask(port, "/startupz"))[0] == 200
 
 
-async def test_livez_follows_the_heartbeat_and_not_the_engine(
-    port: aiohttp.ClientSession, board: Board
-) -> None:
+async def test_livez_follows_the_heartbeat_and_not_the_engine(port: aiohttp.ClientSession, board: Board) -> None:
     board.engine = {"state": "gone"}
     assert (await ask(port, "/livez"))[0] == 200
     board.alive = lambda: False
@@ -122,9 +118,7 @@ async def test_status_stays_json_whatever_an_engine_says(port: aiohttp.ClientSes
     assert (engine["kv_cache_usage"], engine["limits"]["x"]) == (None, [None])
 
 
-async def test_half_a_surrogate_pair_in_a_sentence_breaks_no_probe(
-    port: aiohttp.ClientSession, board: Board
-) -> None:
+async def test_half_a_surrogate_pair_in_a_sentence_breaks_no_probe(port: aiohttp.ClientSession, board: Board) -> None:
     board.gate = Gate(False, False, "The engine said \ud800.")
     assert await ask(port, "/readyz") == (503, "The engine said ?.\n")
     assert (await ask(port, "/"))[0] == 200
@@ -166,9 +160,7 @@ async def test_nothing_can_be_changed_through_the_port(port: aiohttp.ClientSessi
 
 
 @pytest.mark.parametrize("path", ["/drain", "/rewarm"])
-async def test_calls_of_the_control_socket_are_unknown_on_the_port(
-    port: aiohttp.ClientSession, path: str
-) -> None:
+async def test_calls_of_the_control_socket_are_unknown_on_the_port(port: aiohttp.ClientSession, path: str) -> None:
     assert (await ask(port, path, "POST"))[0] == 404
 
 

@@ -40,9 +40,7 @@ async def test_a_port_can_be_opened_again_at_once() -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("203.0.113.77", 0), ("127.0.0.1", 99999)])
-async def test_an_address_that_can_not_be_opened_is_a_sentence_that_names_the_setting(
-    host: str, port: int
-) -> None:
+async def test_an_address_that_can_not_be_opened_is_a_sentence_that_names_the_setting(host: str, port: int) -> None:
     with pytest.raises(ListenFailed, match="WARMUP_LISTEN"):
         await serve(port, host)
 

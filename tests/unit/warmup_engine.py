@@ -146,9 +146,7 @@ def failed(kind: Any, error: str, status: int | None) -> Completion:
 
 def answered(request: CompletionRequest) -> Completion:
     """Make a completion that came at once."""
-    return Completion(
-        ok=True, status=200, ttft_s=0.0, total_s=0.0, text="and so it went", tokens=request.max_tokens
-    )
+    return Completion(ok=True, status=200, ttft_s=0.0, total_s=0.0, text="and so it went", tokens=request.max_tokens)
 
 
 class KernelModel:

@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "warm-engine.storeReadOnly" -}}
-{{- if or .Values.store.readOnly (eq .Values.store.kind "bucket") }}yes{{ end }}
+{{- if or .Values.store.readOnly .Values.store.trustedKeys (eq .Values.store.kind "bucket") }}yes{{ end }}
 {{- end }}
 
 {{/* A duration that the sidecar goes by: its setting, else the default. */}}
@@ -104,9 +104,27 @@ seccompProfile:
     - name: WARMUP_STORE_MODE
       value: read-only
     {{- end }}
+    {{- if .Values.store.trustedKeys }}
+    - name: WARMUP_TRUSTED_KEYS_FILE
+      value: /run/warmup-trusted-keys/trusted-keys
+    {{- end }}
     {{- if .Values.engine.apiKey.secretName }}
     - name: WARMUP_API_KEY_FILE
       value: /run/secrets/warmup-api-key/api-key
+    {{- end }}
+    {{- with .Values.sidecar.golden }}
+    {{- if .configMap }}
+    - name: WARMUP_GOLDEN
+      value: /etc/warmup/golden{{ with .key }}/{{ . }}{{ end }}
+    {{- end }}
+    {{- end }}
+    {{- with .Values.sidecar.fallbacks }}
+    - name: WARMUP_FALLBACKS
+      value: {{ join "; " . | quote }}
+    {{- if not $.Values.sidecar.settings.on_golden_failed }}
+    - name: WARMUP_ON_GOLDEN_FAILED
+      value: retry-cold,fallback,hold
+    {{- end }}
     {{- end }}
     {{- if .Values.sidecar.readinessGate }}
     - name: WARMUP_READINESS_GATE
@@ -117,6 +135,7 @@ seccompProfile:
       value: "true"
     {{- end }}
     {{- range $name, $value := .Values.sidecar.settings }}
+    {{- if and (eq $name "group_startup") (eq (lower $value) "leaderready") }}{{ fail "sidecar.settings.group_startup is leaderready: the workers are created when the leader is ready, and it is ready when the engine that needs them is warm. Neither ever is." }}{{ end }}
     - name: WARMUP_{{ upper $name }}
       value: {{ $value | quote }}
     {{- end }}
@@ -154,6 +173,11 @@ seccompProfile:
       mountPath: /run/warmup
     - name: live-cache
       mountPath: /var/cache/engine
+    {{- if .Values.store.trustedKeys }}
+    - name: trusted-keys
+      mountPath: /run/warmup-trusted-keys
+      readOnly: true
+    {{- end }}
     {{- if ne .Values.store.kind "none" }}
     - name: store
       mountPath: /mnt/store
@@ -164,6 +188,11 @@ seccompProfile:
     {{- if .Values.engine.apiKey.secretName }}
     - name: api-key
       mountPath: /run/secrets/warmup-api-key
+      readOnly: true
+    {{- end }}
+    {{- if .Values.sidecar.golden.configMap }}
+    - name: golden
+      mountPath: /etc/warmup/golden
       readOnly: true
     {{- end }}
     {{- if include "warm-engine.token" . }}

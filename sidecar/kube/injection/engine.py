@@ -99,10 +99,10 @@ def command_of(container: Json, options: Options) -> list[str]:
 
     Raises NotInjected when the image's entrypoint is not known.
     """
-    if options.engine_command:
-        return list(options.engine_command)
     if container.get("command"):
         return [str(word) for word in container["command"]]
+    if options.engine_command:
+        return list(options.engine_command)
     image = parse_image(str(container.get("image", "")))
     if not KNOWN_IMAGE.match(image.name):
         raise NotInjected(
@@ -130,7 +130,7 @@ def url_of(container: Json, options: Options) -> str:
     """Tell where the engine answers: annotation, `--port`, a port named for HTTP, the first port, vLLM's default."""
     if options.engine_url:
         return options.engine_url
-    text = " ".join([*options.engine_command, *words(container)])
+    text = " ".join([*(() if container.get("command") else options.engine_command), *words(container)])
     scheme = "https" if _TLS.search(text) else "http"
     ports = [port for port in container.get("ports") or [] if isinstance(port.get("containerPort"), int)]
     named = [port for port in ports if re.match(r"^(https?|api|serve|engine|openai|vllm)", str(port.get("name", "")))]

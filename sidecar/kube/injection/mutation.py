@@ -27,14 +27,18 @@ from sidecar.kube.injection.options import INJECTED, Options, for_pod, key
 from sidecar.kube.injection.places import Places
 from sidecar.kube.injection.shape import (
     API_KEY_FILE,
+    INIT_NAME,
     NAME,
+    RESTORE_NAME,
     STORE_PATH,
     Shape,
     engine_mounts,
     launcher_container,
+    restore_container,
     sidecar_container,
     volumes,
 )
+from sidecar.kube.pod_object import unanswered
 
 Json = dict[str, Any]
 
@@ -64,7 +68,7 @@ def inject(pod: Json, defaults: Options, caches: Mapping[str, str], version: str
         if INJECTED in annotations and NAME in _names(pod["spec"]):
             return Mutation(pod, False)
         options, warnings = for_pod(defaults, annotations)
-        found = _Injection(copy.deepcopy(pod), options, caches, version)
+        found = _Injection(_without_nulls(pod), options, caches, version)
         found.run()
         return Mutation(found.pod, True, (*warnings, *found.warnings))
     except NotInjected as why:
@@ -87,9 +91,12 @@ class _Injection:
         self._refuse_what_can_not_be()
         engine = self._spec["containers"][find_engine(self._spec["containers"], self._options)]
         places = Places(self.pod, engine, self._options, PREFIX)
-        live_cache_volume = places.check()
-        shape = self._shape(engine, places)
+        own = places.check()
+        live_cache_volume = str(own.get("name", ""))
+        shape = self._shape(engine, places, own)
         command = command_of(engine, self._options) if shape.launcher else []
+        if self._options.engine_command and engine.get("command"):
+            self.warnings.append(f"{key('engine-command')} is not used: the container has a command of its own.")
         self._add_volumes(shape, engine, live_cache_volume)
         self._add_containers(shape, engine, live_cache_volume)
         self._change_engine(shape, engine, command, live_cache_volume)
@@ -97,16 +104,18 @@ class _Injection:
 
     def _refuse_what_can_not_be(self) -> None:
         spec = self._spec
-        if NAME in _names(spec):
-            raise NotInjected("it has a container of this name already.")
-        if (spec.get("os") or {}).get("name") == "windows":
+        ours = {NAME} if self._options.native else {NAME, INIT_NAME if self._options.launcher else RESTORE_NAME}
+        if taken := sorted(ours & {str(name) for name in _names(spec)}):
+            raise NotInjected(f"it has a container of this name already ({taken[0]}).")
+        selected = (spec.get("nodeSelector") or {}).get("kubernetes.io/os")
+        if "windows" in ((spec.get("os") or {}).get("name"), selected):
             raise NotInjected("it is a pod for Windows.")
         if not self._options.native and spec.get("restartPolicy", "Always") != "Always":
             raise NotInjected("it is to end by itself, and without native sidecars it never would.")
         if not self._options.image:
             raise NotInjected("the injector was started without --image.")
 
-    def _shape(self, engine: Json, places: Places) -> Shape:
+    def _shape(self, engine: Json, places: Places, own: Json) -> Shape:
         options = self._options
         settings = dict(options.settings)
         if not options.launcher and not settings.get("image"):
@@ -131,11 +140,18 @@ class _Injection:
             group=self._group(),
             native=options.native,
             launcher=options.launcher,
-            gate=options.readiness_gate,
+            gate=self._gate(),
             api_key=secret is not None,
+            golden=options.golden,
             resources=options.resources,
-            live_cache_size=options.live_cache_size,
+            # Of a volume that is there already it is the pod's word that counts: the kubelet would end the pod.
+            live_cache_size=str((own.get("emptyDir") or {}).get("sizeLimit", 0)) if own else options.live_cache_size,
         )
+
+    def _gate(self) -> bool:
+        """Say whether the sidecar writes the condition: a pod that waits for it asks for that, whatever the options say."""
+        listed = {"conditionType": CONDITION} in (self._spec.get("readinessGates") or [])
+        return self._options.readiness_gate or listed
 
     def _group(self) -> int:
         given = (self._spec.get("securityContext") or {}).get("fsGroup")
@@ -170,8 +186,12 @@ class _Injection:
         if shape.native:
             self._spec.setdefault("initContainers", []).append(container)
             return
-        if shape.launcher:
-            self._spec.setdefault("initContainers", []).append(launcher_container(shape))
+        first = launcher_container(shape)
+        if not shape.launcher:
+            # Without it the engine would start beside the restore.
+            same = {field: copy.deepcopy(container[field]) for field in ("env", "volumeMounts")}
+            first = {**restore_container(shape), **same}
+        self._spec.setdefault("initContainers", []).append(first)
         # The kubelet starts containers in this order, and the engine's launcher waits for the sidecar.
         self._spec["containers"].insert(0, container)
 
@@ -194,6 +214,8 @@ class _Injection:
         if new:
             engine.setdefault("env", []).extend(new)
         probing.raise_budgets(engine, shape, self._options.engine_start_s)
+        if sentence := unanswered(engine):
+            self.warnings.append(sentence)
 
     def _change_pod(self, shape: Shape, engine: Json) -> None:
         security = self._spec.setdefault("securityContext", {})
@@ -204,12 +226,19 @@ class _Injection:
         needed = probing.grace_s(engine, shape)
         if self._spec.get("terminationGracePeriodSeconds", 30) < needed:
             self._spec["terminationGracePeriodSeconds"] = needed
-        if self._options.readiness_gate:
+        if shape.gate:
             gates = self._spec.setdefault("readinessGates", [])
             if {"conditionType": CONDITION} not in gates:
                 gates.append({"conditionType": CONDITION})
         metadata = self.pod.setdefault("metadata", {})
         metadata.setdefault("annotations", {})[INJECTED] = self._version
+
+
+def _without_nulls(value: Any) -> Any:
+    """Copy an object; a field that is null is the same as one that is not there (Kubernetes API conventions)."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _names(spec: Json) -> list[object]:

@@ -6,6 +6,7 @@ No pod is changed here; what can't be used becomes a sentence, and the value bel
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ INJECTED = f"{DOMAIN}/injected"
 #: `setting.warmup-sidecar.io/warm_budget_s: "600"` sets WARMUP_WARM_BUDGET_S.
 SETTING_DOMAIN = f"setting.{DOMAIN}"
 #: What the webhook itself decides; a setting of this name would contradict the pod's shape.
-OURS = frozenset({"engine_url", "listen", "control_dir", "live_cache", "store", "launcher", "api_key_file"})
+OURS = frozenset({"engine_url", "listen", "control_dir", "live_cache", "store", "launcher", "api_key_file", "golden"})
 
 QUANTITY = r"^\d+(\.\d+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 _NAME = r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"
@@ -43,7 +44,9 @@ class Options(pydantic.BaseModel):
         (), description="The engine's command, where the container has arguments only: a JSON list, or words."
     )
     engine_url: str = Field("", description="Where the engine answers; empty: found from its arguments and ports.")
-    python: str = Field("", description="The Python of the engine's image that runs the launcher; empty: `python3`.")
+    python: str = Field(
+        "", pattern=r"^\S*$", description="The Python of the engine's image that runs the launcher; empty: `python3`."
+    )
     launcher: bool = Field(True, description="`false`: the engine's command stays as it is.")
     native: bool = Field(True, description="`false`: a plain container, for clusters before 1.29.")
     store: str = Field(
@@ -58,6 +61,11 @@ class Options(pydantic.BaseModel):
     api_key_secret: str = Field(
         "", pattern=rf"^(|{_NAME}/\S+)$", description="`NAME/KEY` of the Secret with the engine's API key."
     )
+    golden: str = Field(
+        "",
+        pattern=rf"^(|{_NAME}(/[-._a-zA-Z0-9]+)?)$",
+        description="ConfigMap with golden files, or one as `NAME/KEY`.",
+    )
     readiness_gate: bool = Field(False, description="Add the readiness gate; the pod's ServiceAccount needs its Role.")
     engine_start_s: float = Field(
         budgets.ENGINE_COLD_START_S, gt=0, le=86400, description="What the engine may take with empty caches."
@@ -71,9 +79,28 @@ class Options(pydantic.BaseModel):
     def _words(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        if value.lstrip().startswith("["):
+        if not value.lstrip().startswith("["):
+            return shlex.split(value)
+        try:
             return json.loads(value)
-        return shlex.split(value)
+        except RecursionError:
+            raise ValueError("this is no list of words") from None
+
+    @pydantic.field_validator("engine_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and (problem := setting_problem("engine_url", value, ours=frozenset())):
+            raise ValueError(problem.split(": ", 2)[-1])
+        return value
+
+    @pydantic.field_validator("live_cache", "control_dir", "store")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        path = value.removeprefix("hostPath:")
+        # What the API server refuses in a mount, it would refuse the whole pod for.
+        if path.startswith("/") and (path != posixpath.normpath(path) or ":" in path or path == "/"):
+            raise ValueError("write a plain path, without `..`, `:` or a slash at its end")
+        return value
 
     @pydantic.field_validator("settings")
     @classmethod
@@ -88,9 +115,9 @@ class Options(pydantic.BaseModel):
 ADMINS = frozenset({"settings", "resources", "group", "image"})
 
 
-def setting_problem(name: str, value: str) -> str:
+def setting_problem(name: str, value: str, ours: frozenset[str] = OURS) -> str:
     """Say why a setting can't be given to a pod; empty when it can."""
-    if name in OURS:
+    if name in ours:
         return f"{name} is decided by the injector"
     if name not in Settings.model_fields:
         return f"{name} is not a setting"

@@ -33,8 +33,8 @@ def raise_budgets(engine: Json, shape: Shape, cold_start_s: float) -> None:
     else:
         return
     after = max(needed, before + budgets.launcher_wait_s(*waits))
-    period = float(startup.get("periodSeconds", 10))
-    delay = float(startup.get("initialDelaySeconds", 0))
+    period = float(startup.get("periodSeconds") or 10)
+    delay = float(startup.get("initialDelaySeconds") or 0)
     startup["failureThreshold"] = budgets.attempts(after, period, delay)
     engine["startupProbe"] = startup
 

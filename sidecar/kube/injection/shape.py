@@ -16,6 +16,7 @@ Json = dict[str, Any]
 
 NAME = "warmup-sidecar"
 INIT_NAME = "warmup-launcher"
+RESTORE_NAME = "warmup-restore"
 PORT_NAME = "warmup"
 DOMAIN = "warmup-sidecar.io"
 
@@ -28,6 +29,8 @@ STORE_PATH = "/mnt/store"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 API_KEY_FOLDER = "/run/secrets/warmup-api-key"
 API_KEY_FILE = "api-key"
+#: Where a ConfigMap with golden files is mounted in the sidecar, and only there.
+GOLDEN_PATH = "/etc/warmup/golden"
 
 #: The launcher, a few small files for each start of the engine, and a socket.
 CONTROL_SIZE = "64Mi"
@@ -47,7 +50,8 @@ TOKEN_S = 3600
 class Shape:
     """What one pod's sidecar looks like. `prefix` begins the names of volumes; `settings` are those beyond the first five.
 
-    `store` is the path in the sidecar, empty for none. `group` is the gid both containers share.
+    `store` is the path in the sidecar, empty for none. `group` is the gid both containers share. `golden` is a ConfigMap
+    with golden files, or one of its keys as `NAME/KEY`.
     """
 
     image: str
@@ -64,6 +68,7 @@ class Shape:
     launcher: bool = True
     gate: bool = False
     api_key: bool = False
+    golden: str = ""
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: RESOURCES)
     live_cache_size: str = LIVE_CACHE_SIZE
 
@@ -115,6 +120,16 @@ def launcher_container(shape: Shape) -> Json:
     }
 
 
+def restore_container(shape: Shape) -> Json:
+    """Make the init container that restores, where neither a native sidecar nor a launcher makes the engine wait for it.
+
+    It has the sidecar's environment and volumes: what it laid down, the sidecar beside the engine knows by them.
+    """
+    whole = sidecar_container(shape)
+    same = {field: whole[field] for field in ("image", "env", "resources", "securityContext", "volumeMounts")}
+    return {"name": RESTORE_NAME, "args": ["restore"], **same}
+
+
 def environment(shape: Shape) -> list[Json]:
     """Give the sidecar's environment: what the pod decides, then the settings that somebody chose."""
     found = {
@@ -132,6 +147,8 @@ def environment(shape: Shape) -> list[Json]:
         found["launcher"] = "false"
     if shape.api_key:
         found["api_key_file"] = f"{API_KEY_FOLDER}/{API_KEY_FILE}"
+    if shape.golden:
+        found["golden"] = "/".join([GOLDEN_PATH, *shape.golden.split("/")[1:]])
     if shape.gate:
         found["readiness_gate"] = "true"
     found.update(shape.settings)
@@ -197,6 +214,8 @@ def mounts(shape: Shape) -> list[Json]:
         found.append({"name": shape.volume("store"), "mountPath": shape.store, **read_only})
     if shape.api_key:
         found.append({"name": shape.volume("api-key"), "mountPath": API_KEY_FOLDER, "readOnly": True})
+    if shape.golden:
+        found.append({"name": shape.volume("golden"), "mountPath": GOLDEN_PATH, "readOnly": True})
     if shape.gate:
         found.append({"name": shape.volume("token"), "mountPath": TOKEN_PATH, "readOnly": True})
     return found
@@ -211,11 +230,15 @@ def engine_mounts(shape: Shape) -> list[Json]:
 
 
 def volumes(shape: Shape) -> list[Json]:
-    """Make the volumes that need nothing of the cluster: control, live cache, and the sidecar's own token."""
+    """Make the volumes that need nothing of the cluster: control, live cache, golden files, the sidecar's own token."""
     found: list[Json] = [
         {"name": shape.volume("control"), "emptyDir": {"sizeLimit": CONTROL_SIZE}},
         {"name": shape.volume("live-cache"), "emptyDir": {"sizeLimit": shape.live_cache_size}},
     ]
+    if shape.golden:
+        # A ConfigMap that is missing must not keep the engine from starting; the sidecar says that nothing is there.
+        source = {"name": shape.golden.split("/")[0], "optional": True}
+        found.append({"name": shape.volume("golden"), "configMap": source})
     return [*found, token_volume(shape)] if shape.gate else found
 
 

@@ -1,0 +1,192 @@
+"""One golden check from its beginning to its result: may this engine be asked, is it the recorded model, what differs.
+
+How requests are sent is in `asking.py`, what their answers are worth in `judging.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sidecar.engines.protocol import Engine, EngineFacts
+from sidecar.errors import EngineAsleep, EngineError, EngineGone, GoldenError
+from sidecar.golden import identity
+from sidecar.golden.asking import Asker, Told, batch_size
+from sidecar.golden.files import AnsweredPrompt, GoldenFile, GoldenSet
+from sidecar.golden.judging import Compared, compare, read_back
+from sidecar.golden.limits import Limits
+from sidecar.golden.prompts import why_not
+from sidecar.golden.report import GoldenOutcome, GoldenProgress, GoldenResult
+from sidecar.golden.verdict import judge
+from sidecar.warmup.planner import work_of
+from sidecar.warmup.roles import unchecked
+
+#: What counts when several recordings were checked, the worst first.
+_WORST: Sequence[GoldenOutcome] = ("engine_gone", "failed", "error", "skipped", "passed")
+
+
+async def check(
+    engine: Engine,
+    facts: EngineFacts,
+    golden: GoldenSet,
+    *,
+    salt: str,
+    deadline_s: float,
+    progress: Callable[[GoldenProgress], None] | None = None,
+    asleep: Callable[[], bool] | None = None,
+) -> GoldenResult:
+    """Ask an engine the recorded prompts and compare; never raises for what the engine does.
+
+    `salt` must differ between checks, so that each begins with an empty prefix cache. `deadline_s` covers the whole
+    check, in seconds. `asleep` is asked before each way of sending, so that nothing is sent to an engine that went to
+    sleep; left out, the engine's metrics are read for that. Cancelling it cancels all its requests.
+    """
+    started = asyncio.get_running_loop().time()
+    if reason := why_unasked(facts):
+        return GoldenResult("skipped", f"The output is not compared with what was recorded: {reason}")
+    mine = [each for each in golden.files if identity.same_model(each, facts)]
+    if not mine:
+        return _of_another_model(golden, facts)
+    results = []
+    for at, file in enumerate(mine):
+        left = deadline_s - (asyncio.get_running_loop().time() - started)
+        asker = Asker(engine, facts, f"{salt}-{at}", max(0.001, left), file.passages, progress, asleep)
+        results.append(await _check_one(asker, file))
+        if results[-1].outcome == "engine_gone":
+            break
+    result = results[0] if len(results) == 1 else _combined(results)
+    return replace(result, seconds=asyncio.get_running_loop().time() - started)
+
+
+def why_unasked(facts: EngineFacts) -> str:
+    """Say in a sentence why an engine can't be sent golden prompts; empty where it can."""
+    if refused := unchecked(facts):
+        return refused
+    if facts.role == "prefill":
+        return "The engine reads prompts for others to answer, so it makes no text to compare."
+    if work_of(facts.tasks) is not None:
+        return f"The engine makes no text (its tasks: {', '.join(facts.tasks)})."
+    return "The engine is asleep, so nothing was sent to it." if facts.asleep else ""
+
+
+async def _check_one(asker: Asker, file: GoldenFile) -> GoldenResult:
+    limits = identity.limits_for(file, asker.facts)
+    plain = GoldenResult("error", "", allowed_percent=limits.drift_percent, label=file.label)
+    try:
+        compared = await _compared(asker, file, limits)
+    except EngineGone as error:
+        return replace(plain, outcome="engine_gone", sentence=str(error))
+    except EngineAsleep as error:
+        return replace(plain, outcome="skipped", sentence=str(error))
+    except (EngineError, GoldenError) as error:
+        told = f"The output can't be compared with what was recorded: {error}"
+        return replace(plain, sentence=told, answers=asker.answers, notes=tuple(asker.notes))
+    verdict = judge(compared, limits)
+    names = {each.name for each in compared}
+    found = replace(
+        plain,
+        drift_percent=verdict.drift_percent,
+        prompts=len(names),
+        answers=asker.answers,
+        failed=verdict.failed,
+        statistics=verdict.statistics,
+        notes=tuple(asker.notes),
+    )
+    what = f"{len(names)} prompts in {asker.answers} answers"
+    other = identity.differences(file.recorded, asker.facts)
+    if not names:
+        return replace(found, outcome="skipped", sentence="None of the recorded prompts can be asked of this engine.")
+    if verdict.why:
+        return replace(found, outcome="failed", sentence=f"The output is not what was recorded: {verdict.why}.{other}")
+    drift = f", drift {verdict.drift_percent:.1f} %" if verdict.drift_percent is not None else ""
+    return replace(found, outcome="passed", sentence=f"The output is what was recorded ({what}{drift}).{other}")
+
+
+async def _compared(asker: Asker, file: GoldenFile, limits: Limits) -> list[Compared]:
+    facts = asker.facts
+    prompts = []
+    for prompt in file.prompts:
+        if reason := why_not(prompt, facts):
+            asker.notes.append(f"'{prompt.name}' was left out: {reason}.")
+        else:
+            prompts.append(prompt)
+    size = batch_size(facts, limits.batch, prompts)
+    asker.total = _total(prompts, size, limits.solo)
+    await asker.begin()
+    identity.must_be_same_tokenizer(file, asker.sentence_ids)
+    told = await send_all(asker, prompts, size, limits.solo)
+    told, left_out = _read_alike(told)
+    asker.notes += left_out
+    scored = await asker.read_back([each for each in prompts if each.answer.scored])
+    exact = identity.exact(file.recorded, facts)
+    by_name = {each.name: each for each in prompts}
+    compared = [compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact) for each in told]
+    texts = {each.name: each.got for each in reversed(compared)}
+    return compared + [read_back(by_name[name], values, limits, texts.get(name, "")) for name, values in scored.items()]
+
+
+async def send_all(asker: Asker, prompts: Sequence[AnsweredPrompt], size: int, solo: int) -> list[Told]:
+    """Send prompts in every way: some alone, those with a passage together behind it, all in batches of `size`."""
+    found = await asker.alone(spread(prompts, solo))
+    found += await asker.behind_a_prefix(prompts, size)
+    return found + await asker.in_batches(prompts, size)
+
+
+def spread(prompts: Sequence[AnsweredPrompt], count: int) -> list[AnsweredPrompt]:
+    """Choose so many prompts, evenly over all of them; 0 chooses all."""
+    if count == 0 or count >= len(prompts):
+        return list(prompts)
+    return [prompts[at * len(prompts) // count] for at in range(count)]
+
+
+def _total(prompts: Sequence[AnsweredPrompt], size: int, solo: int) -> int:
+    """Count the answers a check will have, about."""
+    shared = sum(bool(each.passage) for each in prompts)
+    read = sum(bool(each.answer.scored) for each in prompts)
+    return len(spread(prompts, solo)) + shared + -(-len(prompts) // max(1, size)) * size + read
+
+
+def _read_alike(told: Sequence[Told]) -> tuple[list[Told], list[str]]:
+    """Leave answers out whose prompt the engine read as other tokens. Raises GoldenError where that is plain text.
+
+    Chat templates may put today's date into a prompt, so that is no fault there.
+    """
+    kept, notes = [], dict[str, None]()
+    for each in told:
+        assert isinstance(each.prompt, AnsweredPrompt)
+        ids, recorded = each.completion.prompt_token_ids, each.prompt.answer.prompt_ids
+        if not ids or not recorded or ids == recorded:
+            kept.append(each)
+        elif each.prompt.messages:
+            notes[f"'{each.prompt.name}' was left out: the chat template now makes other tokens of it."] = None
+        else:
+            raise GoldenError(
+                f"the engine reads the prompt '{each.prompt.name}' as other tokens than when it was recorded; record again "
+                "with this tokenizer."
+            )
+    return kept, list(notes)
+
+
+def _of_another_model(golden: GoldenSet, facts: EngineFacts) -> GoldenResult:
+    names = ", ".join(dict.fromkeys(name for file in golden.files for name in file.models))
+    told = f"{golden.path} was recorded from {names}, and the engine serves {facts.model}"
+    if golden.path.is_dir():
+        return GoldenResult("skipped", f"The output is not compared: {told}.")
+    more = "If it is the same model under another name, add that name to `models` in the file; else record again."
+    return GoldenResult("error", f"The output can't be compared with what was recorded: {told}. {more}")
+
+
+def _combined(results: Sequence[GoldenResult]) -> GoldenResult:
+    """Put the results of several recordings together: the worst outcome and its sentence, everything that failed."""
+    worst = min(results, key=lambda each: _WORST.index(each.outcome))
+    drifts = [each.drift_percent for each in results if each.drift_percent is not None]
+    return replace(
+        worst,
+        drift_percent=max(drifts, default=None),
+        prompts=sum(each.prompts for each in results),
+        answers=sum(each.answers for each in results),
+        failed=tuple(one for each in results for one in each.failed),
+        notes=tuple(dict.fromkeys(note for each in results for note in each.notes)),
+        sentence=f"{worst.sentence} ({len(results)} recordings were checked.)",
+    )

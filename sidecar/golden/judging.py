@@ -1,0 +1,157 @@
+"""What one answer is worth beside the recorded one: how far it agrees, whether a difference is a near tie, what is odd.
+
+Pure. What all answers of a check say together is decided in `verdict.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sidecar.engines.protocol import Completion
+from sidecar.golden.files import Answer, AnsweredPrompt
+from sidecar.golden.limits import Limits
+from sidecar.golden.report import Way
+from sidecar.warmup.degenerate import numbers_wrong, what_is_wrong
+
+#: One token's change counts no more than this, so that a single impossible token doesn't make the mean. Nats.
+MOST = 5.0
+#: Characters that stand for a token where an engine tells no token ids; English has about four a token.
+CHARACTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One answer beside its recording.
+
+    `agreed` tokens are the same from the beginning; `whole`: all are. `tie`: where they part is a near tie. `changes` are
+    those of the log-probabilities of the agreed tokens, in nats, now less recorded. `reason` says why it fails; empty when
+    it does not.
+    """
+
+    name: str
+    way: Way
+    agreed: int
+    whole: bool
+    tie: bool
+    reason: str
+    changes: tuple[float, ...]
+    expected: str
+    got: str
+
+
+def compare(prompt: AnsweredPrompt, way: Way, got: Completion, limits: Limits, *, exact: bool = False) -> Compared:
+    """Compare one generated answer with the recorded one. `exact`: both engines promise the same tokens in any batch."""
+    recorded = prompt.answer
+    agreed, whole = _agreement(recorded, got)
+    tie, parted = (False, "") if whole else _parting(recorded, got, agreed, limits)
+    reason = (
+        _impossible(recorded, got, excused=whole or tie)
+        or _unmet(prompt, got.text)
+        or parted
+        or (
+            "it is not token for token the recorded one, though the engine promises that" if exact and not whole else ""
+        )
+    )
+    changes = changes_of(recorded.logprobs[:agreed], (got.logprobs or ())[:agreed])
+    return Compared(prompt.name, way, agreed, whole, tie, reason, changes, recorded.text, got.text)
+
+
+def read_back(prompt: AnsweredPrompt, scored: Sequence[float], limits: Limits, got: str) -> Compared:
+    """Compare how likely the recorded answer is to this engine with how likely it was; `got` is its own for showing."""
+    changes = changes_of(prompt.answer.scored, scored)
+    reason = numbers_wrong(scored) if not prompt.answer.odd else _not_a_number(scored)
+    by = mean_size(changes)
+    if not reason and by > limits.worst_prompt:
+        reason = f"its tokens changed by {percent(by):.0f} % in probability, {percent(limits.worst_prompt):.0f} % are allowed"
+    agreed = len(prompt.answer.ids)
+    return Compared(prompt.name, "likelihood", agreed, True, False, reason, changes, prompt.answer.text, got)
+
+
+def changes_of(before: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:
+    """Give the change of each log-probability in nats, clipped to `MOST`; places that one of both lacks are left out."""
+    return tuple(
+        max(-MOST, min(MOST, after - earlier))
+        for earlier, after in zip(before, now, strict=False)
+        if not (math.isnan(earlier) or math.isnan(after))
+    )
+
+
+def mean_size(changes: Sequence[float]) -> float:
+    """Give the mean size of changes, whatever their sign, in nats; 0 when there are none."""
+    return sum(map(abs, changes)) / len(changes) if changes else 0.0
+
+
+def percent(nats: float) -> float:
+    """Say by how many percent a probability changes when its logarithm does by so many nats."""
+    return 100.0 * (1.0 - math.exp(-abs(nats)))
+
+
+def margin(places: Mapping[int, float], token: int | None = None) -> float | None:
+    """Give by how much the likeliest token leads over `token`, or over the next best one, in nats.
+
+    What is not among the alternatives is less likely than all of them. None where too little is told.
+    """
+    values = sorted((value for value in places.values() if not math.isnan(value)), reverse=True)
+    if len(values) < 2:
+        return None
+    other = values[1] if token is None else places.get(token, values[-1])
+    return values[0] - other
+
+
+def oddness(got: Completion) -> str:
+    """Say what is degenerate about an answer; empty when nothing is."""
+    return what_is_wrong(got)
+
+
+def _agreement(recorded: Answer, got: Completion) -> tuple[int, bool]:
+    """Count the tokens that are the same from the beginning, and say whether all are."""
+    if recorded.ids and got.token_ids is not None:
+        ids = got.token_ids
+        agreed = next(
+            (at for at, (one, other) in enumerate(zip(recorded.ids, ids, strict=False)) if one != other),
+            min(len(recorded.ids), len(ids)),
+        )
+        return agreed, agreed == len(recorded.ids) == len(ids)
+    texts = zip(recorded.text, got.text, strict=False)
+    same = next((at for at, (one, other) in enumerate(texts) if one != other), min(len(recorded.text), len(got.text)))
+    whole = recorded.text == got.text
+    return (len(recorded.ids) if whole and recorded.ids else same // CHARACTERS), whole
+
+
+def _parting(recorded: Answer, got: Completion, at: int, limits: Limits) -> tuple[bool, str]:
+    """Say whether the place where an answer leaves the recorded one is a near tie, and if not, what is wrong."""
+    if not got.text and not got.token_ids:
+        return False, "no text came"
+    if not recorded.ids or got.token_ids is None or not recorded.margins:
+        # Nothing tells a near tie from a wrong token here: only the share of such answers counts, see `agreeing`.
+        return False, ""
+    before = recorded.margins[at] if at < len(recorded.margins) else 0.0
+    places = got.alternatives or ()
+    wanted = recorded.ids[at] if at < len(recorded.ids) else None
+    now = margin(places[at], wanted) if at < len(places) else None
+    if before <= limits.tie and (now is None or now <= limits.tie):
+        return True, ""
+    led = f"token {at + 1} is another one, though the recorded one led by {before:.1f} nats"
+    return False, led if now is None else f"{led} and now trails by {now:.1f} ({limits.tie:g} are a near tie)"
+
+
+def _impossible(recorded: Answer, got: Completion, *, excused: bool) -> str:
+    """Say what is degenerate, unless the recorded answer was too, or this one is what was recorded up to a near tie."""
+    if not got.text and not got.token_ids and recorded.text:
+        return "no text came"
+    if wrong := _not_a_number(got.logprobs or ()):
+        return wrong
+    return "" if recorded.odd or excused else what_is_wrong(got)
+
+
+def _not_a_number(logprobs: Sequence[float]) -> str:
+    return "a log-probability is not a number" if any(map(math.isnan, logprobs)) else ""
+
+
+def _unmet(prompt: AnsweredPrompt, text: str) -> str:
+    if not prompt.expect or not prompt.answer.met or re.search(prompt.expect, text):
+        return ""
+    return f"it does not match {prompt.expect!r}"

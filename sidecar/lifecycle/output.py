@@ -1,0 +1,156 @@
+"""What follows a check of the output: ready, a restart that gives something back, or the policies for bad output in order.
+
+Pure, like the table whose handlers call this; when a check is due is decided there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sidecar.lifecycle import events as e
+from sidecar.lifecycle.states import Mode, Phase, Policy, Snapshot, Suspension
+
+Result = tuple[Snapshot, tuple[e.Command, ...]]
+
+#: Restores after which the output of a cold start may differ.
+RESTORED = frozenset({"hit", "partial", "kept"})
+#: As many deaths before ready with one fallback end it; one may have had another cause.
+DEATHS_TO_GIVE_UP = 2
+#: Outcomes of a check that the policies for bad output are for.
+BAD = {"degenerate": Suspension.DEGENERATE, "wrong": Suspension.WRONG}
+_WHAT = {"degenerate": "its output was degenerate", "wrong": "its output was not what the golden file has"}
+
+
+def ready(s: Snapshot) -> Result:
+    """Let traffic come, and remember what has been proven."""
+    boot = (e.RecordBoot(s.generation, "ready"),) if s.generation and not s.adopting and s.verify == "passed" else ()
+    known = (e.Remember(s.fallback, s.fallback_why),) if s.fallback and not s.trusted and not s.unproven else ()
+    after = replace(
+        s,
+        phase=Phase.READY,
+        suspension=None,
+        adopting=False,
+        served=True,
+        deaths=0,
+        died="",
+        cold_retried=False,
+        failed_starts=0,
+        trusted=s.trusted or bool(known),
+    )
+    proof = (e.Prove(s.identity),) if s.identity and not after.unproven else ()
+    return after, (*proof, *boot, *known, e.Publish())
+
+
+def renewable(s: Snapshot) -> bool:
+    """Say whether the engine may be restarted: by its launcher, and never after users' requests could come.
+
+    That it happens once is remembered where it outlives the daemon, in the control directory.
+    """
+    return s.mode is not Mode.BESIDE and bool(s.attempt) and not (s.served or s.adopting)
+
+
+def renew(s: Snapshot, why: str) -> Result:
+    """Restart an engine that started cold, now that it is good."""
+    died = "it had started cold and is restarted once, before any traffic comes, on the caches that it made."
+    after = s.cleared(Phase.AWAITING_LAUNCHER, identity="", restore="", died=died)
+    return after, (e.RestartEngine(s.attempt, why),)
+
+
+def bad(s: Snapshot, policy: Policy) -> Result:
+    """Go through the policies for bad output; the first that can be followed counts, and the last resort is to hold."""
+    for choice in policy.on_golden_failed:
+        if choice == "retry-cold" and _may_be_the_caches(s):
+            return _retry_cold(s)
+        if choice == "fallback" and s.mode is not Mode.BESIDE and s.attempt and s.next_fallback:
+            return _fall_back(s)
+        if choice == "serve":
+            return ready(s)
+        if choice == "hold":
+            break
+    return replace(s, phase=Phase.SUSPENDED, suspension=BAD[s.verify]), ()
+
+
+def unchecked(s: Snapshot, policy: Policy) -> Result:
+    """Let policy decide about output that can't be compared: nothing is restarted for it, and it is tried again."""
+    for choice in policy.on_golden_failed:
+        if choice == "serve":
+            return ready(s)
+        if choice == "hold":
+            break
+    after = replace(s, phase=Phase.SUSPENDED, suspension=Suspension.UNCHECKED, work=s.work + 1)
+    return after, (e.RetryLater(after.work),)
+
+
+def is_checkable(s: Snapshot) -> bool:
+    """Say whether the output may be checked now by itself: the engine is up, warm, and held for nothing but its output."""
+    return s.phase is Phase.READY or s.suspension in (Suspension.DEGENERATE, Suspension.WRONG, Suspension.UNCHECKED)
+
+
+def check(s: Snapshot, suspicion: str, *before: e.Command) -> Result:
+    """Check the output once more; no traffic meanwhile. Bad output is told as such until it is known better."""
+    suspension = Suspension.DEGENERATE if suspicion else None
+    after = replace(
+        s, phase=Phase.VERIFYING, work=s.work + 1, suspension=suspension, verify="", verify_sentence=suspicion
+    )
+    return after, (*before, e.Verify(after.work))
+
+
+def give_up_fallback(s: Snapshot, detail: str) -> Snapshot:
+    """Note that an engine died by itself before it was ready with a fallback; the second time another one is taken.
+
+    Where none is left, the engine is started as it was asked for: better held than never up.
+    """
+    if not s.fallback or s.trusted or s.served:
+        return s
+    if s.failed_starts + 1 < DEATHS_TO_GIVE_UP:
+        return replace(s, failed_starts=s.failed_starts + 1)
+    following = s.next_fallback
+    return replace(
+        s,
+        fallback=following,
+        tried=following or s.tried,
+        failed_starts=0,
+        fallback_why=s.fallback_why if following else "",
+        died=f"{detail} It could not be started with `{s.fallbacks[s.fallback - 1]}`, which is given up.",
+    )
+
+
+def _may_be_the_caches(s: Snapshot) -> bool:
+    # Once a fallback is tried, what the pod has is its own making, unless it came from the store for this fallback.
+    suspect = bool(s.generation) if s.fallback else s.restore in RESTORED
+    return s.mode is not Mode.BESIDE and suspect and not s.cold_retried
+
+
+def _retry_cold(s: Snapshot) -> Result:
+    reason = f"{_WHAT[s.verify].capitalize()}: {s.verify_sentence}"
+    condemned = (e.Quarantine(s.generation, reason),) if s.generation else ()
+    after = s.cleared(
+        Phase.AWAITING_LAUNCHER,
+        cold_next=True,
+        cold_retried=True,
+        generation="",
+        identity="",
+        restore="",
+        died=f"{_WHAT[s.verify]}, so it is restarted with empty caches.",
+    )
+    why = f"{_WHAT[s.verify]}; retrying with empty caches"
+    return after, (*condemned, e.RestartEngine(s.attempt, why))
+
+
+def _fall_back(s: Snapshot) -> Result:
+    number = s.next_fallback
+    change = f"`{s.fallbacks[number - 1]}`"
+    after = s.cleared(
+        Phase.AWAITING_LAUNCHER,
+        fallback=number,
+        tried=number,
+        failed_starts=0,
+        trusted=False,
+        cold_retried=False,
+        fallback_why=s.verify_sentence,
+        generation="",
+        identity="",
+        restore="",
+        died=f"{_WHAT[s.verify]}, so it is restarted with fallback {number} of {len(s.fallbacks)}, {change}.",
+    )
+    return after, (e.RestartEngine(s.attempt, f"{_WHAT[s.verify]}; falling back to {change}"),)

@@ -1,0 +1,70 @@
+"""Things done to a store, each in a process of its own that dies at a chosen disk step.
+
+Run by `test_store_crash.py`, which writes a line of JSON for each (task, place, step, argument) and reads one back: the steps
+that were passed, or nothing when it died. Forked from one process, because starting one for each takes a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from sidecar.caches import archive_file, cleaning
+from sidecar.caches.messages import PublishRequest
+from sidecar.caches.publish import PublishTools, publish
+from sidecar.caches.retention import Limits
+from sidecar.caches.store import open_store
+from tests.fakes.live_cache import facts
+from tests.faults.cache_steps import Countdown
+
+
+def main(task: str, place: str, die_at: int, argument: str) -> None:
+    """Do the task, dying after step number `die_at` (0: never)."""
+    step = Countdown(die_at)
+    # One thread, so that steps come in one order.
+    cleaning.JOBS = 1
+    if task == "sign":
+        wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, checkpoint=step)
+        live = str(Path(place).parent / "live")
+        request = PublishRequest(
+            store=place, live_cache=live, facts=facts(), attempt="p", settle_s=0, signing_file=argument
+        )
+        said = publish(request, wishes).outcome
+    elif task == "clean":
+        store = open_store(place, "read-write", time.sleep, step)
+        limits = Limits(grace_s=600.0, count=1)
+        said = cleaning.clean(store, limits, dry=False, now=lambda: time.time() + 9000).sentence
+    elif task == "import":
+        with open(argument, "rb") as source:
+            found = archive_file.bring(open_store(place, "read-write", time.sleep, step), source, lambda _d, _t: None)
+        said = ",".join(each.outcome for each in found)
+    else:
+        raise ValueError(task)
+    print(json.dumps({"steps": step.steps, "said": said}), flush=True)
+
+
+def serve() -> None:
+    """Do what is asked, line by line."""
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            try:
+                main(*json.loads(line))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) == -signal.SIGKILL:
+            print("null", flush=True)
+        elif status:
+            print('"failed"', flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,115 @@
+"""`store keygen`, `sign`, `gc`, `export` and `import`, as people call them, on stores that real publishes made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.commands.store import command
+from sidecar.errors import KeysUnusable, NotSo, StoreDamaged, UsageError
+from tests.fakes.keys import pair
+from tests.fakes.stored import Stored
+
+
+def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    result = CliRunner().invoke(command, words, standalone_mode=False, env=env)
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value or 0), result.stdout
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    found = Stored(tmp_path)
+    found.publish("a")
+    found.publish("b")
+    return found
+
+
+def test_keys_are_made_sign_what_is_there_and_verify_says_so(stored: Stored) -> None:
+    key, where = stored.root / "signing-key", ("--store", str(stored.place))
+    code, said = run("keygen", str(key))
+    assert (code, "ssh-ed25519 " in said) == (0, True)
+    trusting = {"WARMUP_TRUSTED_KEYS_FILE": str(key) + ".pub"}
+    code, said = run("verify", *where, env=trusting)
+    assert (code, said.count("is not signed")) == (3, 2)
+    assert run("sign", "--all", "--key", str(key), *where)[0] == 0
+    assert "already" in run("sign", "--all", "--key", str(key), *where)[1]
+    code, said = run("verify", "--deep", *where, env=trusting)
+    assert (code, "signed by a trusted key" in said) == (0, True)
+    stored.restore(keys_file=str(key) + ".pub")
+    assert stored.kernels() == {"a", "b"}
+
+
+def test_ls_calls_what_nobody_signed_untrusted(stored: Stored) -> None:
+    env = {"WARMUP_TRUSTED_KEYS_FILE": str(pair(stored.root).public)}
+    listed = json.loads(run("ls", "--json", "--store", str(stored.place), env=env)[1])
+    assert {each["state"] for each in listed} == {"untrusted"}
+
+
+def test_one_generation_can_be_signed_and_one_that_is_damaged_is_not(stored: Stored) -> None:
+    keys, name = pair(stored.root), stored.generations()[-1]
+    words = ("--key", str(keys.private), "--store", str(stored.place))
+    assert run("sign", name, *words)[0] == 0
+    manifest = next(stored.place.glob(f"v1/*/*/generations/{name}/manifest.json"))
+    manifest.write_text("{")
+    assert run("sign", name, *words)[0] == 3
+
+
+def test_signing_without_a_key_or_without_a_wish_is_wrong_use(stored: Stored) -> None:
+    with pytest.raises(UsageError, match="WARMUP_SIGNING_KEY_FILE"):
+        run("sign", "--all", "--store", str(stored.place))
+    with pytest.raises(UsageError, match="--all"):
+        run("sign", "--key", str(pair(stored.root).private), "--store", str(stored.place))
+
+
+def test_a_wrong_file_of_keys_is_a_sentence_for_every_command_that_needs_it(stored: Stored) -> None:
+    with pytest.raises(KeysUnusable, match="can't be read"):
+        run("verify", "--store", str(stored.place), env={"WARMUP_TRUSTED_KEYS_FILE": "/not/there"})
+
+
+def test_gc_says_what_goes_and_why_and_a_dry_run_keeps_it(stored: Stored) -> None:
+    before = stored.generations()
+    for path in stored.place.glob("v1/*/*/generations/*/manifest.json"):
+        text = path.read_text()
+        made = json.loads(text.partition("\n")[0] + "]}")["created_unix_s"]
+        path.write_text(text.replace(str(made), str(made - 90000), 1))
+    words = ("gc", "--store-keep-count", "1", "--store", str(stored.place))
+    code, said = run(*words, "--dry-run")
+    assert (code, "its key has 1 newer ones" in said, stored.generations()) == (0, True, before)
+    code, said = run(*words, "--json")
+    assert (code, [each["name"] for each in json.loads(said)["generations"]]) == (0, before[:1])
+    assert stored.generations() == before[1:]
+
+
+def test_gc_that_cannot_reach_the_limit_says_so_and_ends_with_three(stored: Stored) -> None:
+    code, said = run("gc", "--store-limit-bytes", "1", "--store", str(stored.place))
+    assert (code, "over the limit" in said) == (3, True)
+
+
+def test_a_store_travels_in_a_file(stored: Stored, tmp_path: Path) -> None:
+    there, file = Stored(tmp_path, "there"), tmp_path / "kernels.tar"
+    assert "1 generations" in run("export", str(file), "--store", str(stored.place))[1]
+    assert "is imported" in run("import", str(file), "--store", str(there.place))[1]
+    assert "is there already" in run("import", str(file), "--store", str(there.place))[1]
+    there.restore()
+    assert there.kernels() == {"a", "b"}
+
+
+def test_an_export_that_fails_leaves_no_file(stored: Stored, tmp_path: Path) -> None:
+    file = tmp_path / "kernels.tar"
+    for pack in stored.place.glob("v1/packs/*"):
+        pack.write_bytes(b"damaged")
+    with pytest.raises(StoreDamaged):
+        run("export", str(file), "--store", str(stored.place))
+    with pytest.raises(NotSo):
+        run("export", str(file), "--key", "ffff", "--store", str(stored.place))
+    assert [path.name for path in tmp_path.iterdir() if "kernels" in path.name] == []
+
+
+def test_a_missing_file_is_wrong_use(stored: Stored) -> None:
+    with pytest.raises(UsageError, match="can't be read"):
+        run("import", "/not/there.tar", "--store", str(stored.place))

@@ -1,0 +1,306 @@
+"""A golden check against a scripted engine: what passes, what fails and why, and what can't be judged."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sidecar.errors import GoldenError
+from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, save
+from tests.unit.golden_scene import prompts, scene
+
+
+async def test_an_engine_passes_its_own_recording_and_drifts_by_nothing():
+    async with scene() as here:
+        result = await here.check(await here.record())
+    assert result.outcome == "passed", result.sentence
+    assert result.drift_percent == pytest.approx(0.0, abs=0.01)
+    assert result.prompts == 12
+    assert result.failed == ()
+
+
+async def test_near_ties_that_flip_on_a_prefix_hit_and_in_a_batch_do_not_fail():
+    async with scene() as here:
+        golden = await here.record(prompts(24))
+        here.fake.script.fault = "near_ties"
+        result = await here.check(golden)
+    assert result.outcome == "passed", result.sentence
+    assert int(result.statistics["near_ties"] or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("nan", "12 of 12 prompts went wrong"),
+        ("nan_null", "not a number"),
+        ("empty", "no text came"),
+        ("null", "no text came"),
+        ("repeat", "12 of 12 prompts went wrong"),
+        ("other_weights", "12 of 12 prompts went wrong"),
+        ("drift", "recorded"),
+    ],
+)
+async def test_what_is_wrong_with_every_answer_fails_and_is_named(fault: str, says: str):
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = fault
+        result = await here.check(golden)
+    assert result.outcome == "failed", result.sentence
+    assert says in result.sentence
+    assert result.failed
+
+
+async def test_one_answer_wrong_only_behind_a_cached_prefix_fails_and_points_at_shared_kv_caches():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "prefix"
+        result = await here.check(golden)
+    assert result.outcome == "failed", result.sentence
+    assert {each.way for each in result.failed} == {"concurrent"}
+    assert "prefix caching" in result.sentence
+
+
+async def test_answers_wrong_only_in_a_batch_fail_and_point_at_graphs():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "batch"
+        result = await here.check(golden)
+    assert result.outcome == "failed", result.sentence
+    assert {each.way for each in result.failed} == {"batch"}
+    assert "CUDA graphs" in result.sentence
+
+
+async def test_the_same_tokens_are_demanded_only_where_batch_invariance_is_promised():
+    async with scene(batch_invariant=True) as here:
+        golden = await here.record(prompts(24))
+        here.fake.script.fault = "exact"
+        promised = await here.check(golden)
+        facts = dataclasses.replace(await here.facts(), batch_invariant=None)
+        unpromised = await here.check(golden, facts=facts)
+    assert promised.outcome == "failed"
+    assert "promises" in promised.sentence
+    assert unpromised.outcome == "passed", unpromised.sentence
+
+
+async def test_a_recording_of_another_model_is_refused_and_not_called_drift(tmp_path: Path):
+    async with scene() as here:
+        golden = await here.record()
+        facts = dataclasses.replace(await here.facts(), model="other", root="/models/other")
+        before = here.fake.counters.texts
+        refused = await here.check(dataclasses.replace(golden, path=tmp_path / "g.yaml"), facts=facts)
+        of_many = await here.check(dataclasses.replace(golden, path=tmp_path), facts=facts)
+    assert (refused.outcome, refused.drift_percent) == ("error", None)
+    assert "the engine serves other" in refused.sentence
+    assert "`models`" in refused.sentence
+    assert of_many.outcome == "skipped"
+    assert here.fake.counters.texts == before
+
+
+async def test_a_recording_made_with_another_tokenizer_is_refused():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "other_tokenizer"
+        result = await here.check(golden)
+    assert result.outcome == "error"
+    assert "tokenizer" in result.sentence
+
+
+async def test_an_engine_that_reads_nothing_back_is_judged_by_what_it_generates():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "no_reading"
+        result = await here.check(golden)
+    assert result.outcome == "passed", result.sentence
+    assert any("prompt_logprobs" in note for note in result.notes)
+    assert result.drift_percent is not None
+
+
+async def test_an_engine_without_any_details_is_compared_by_text():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "no_details"
+        result = await here.check(golden)
+    assert result.outcome == "passed", result.sentence
+
+
+async def test_an_engine_that_knows_openai_fields_alone_can_still_be_checked():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.extensions = False
+        result = await here.check(golden)
+    assert result.outcome == "passed", result.sentence
+    assert any("cache salts" in note for note in result.notes)
+
+
+async def test_nothing_is_sent_to_a_sleeping_engine():
+    async with scene() as here:
+        golden = await here.record()
+        before = here.fake.counters.texts
+        awake = await here.facts()
+        here.fake.script.asleep = True
+        known = await here.check(golden)
+        unknown = await here.check(golden, facts=awake)
+        told = await here.check(golden, facts=awake, asleep=lambda: True)
+    assert {each.outcome for each in (known, unknown, told)} == {"skipped"}
+    assert "asleep" in unknown.sentence
+    assert here.fake.counters.texts == before
+
+
+async def test_an_engine_that_has_gone_is_told_from_one_that_fails():
+    async with scene() as here:
+        golden = await here.record()
+        facts = await here.facts()
+        await here.fake.kill()
+        result = await here.check(golden, facts=facts)
+        silent = await here.check(golden, facts=facts, asleep=lambda: False)
+    assert result.outcome == silent.outcome == "engine_gone"
+
+
+async def test_an_engine_that_does_not_answer_in_time_is_no_failure_of_its_output():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.generation = "hang"
+        result = await here.check(golden, deadline_s=0.3)
+    assert result.outcome == "error"
+    assert "slow or busy" in result.sentence or "in time" in result.sentence
+
+
+async def test_an_engine_that_answers_with_errors_can_not_be_judged():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.generation = "500"
+        result = await here.check(golden)
+    assert (result.outcome, result.failed) == ("error", ())
+    assert "HTTP 500" in result.sentence
+
+
+@pytest.mark.parametrize("facts", [{"tasks": ("embed",)}, {"role": "prefill"}])
+async def test_an_engine_that_makes_no_text_is_skipped(facts: dict[str, object]):
+    async with scene() as here:
+        golden = await here.record()
+        before = here.fake.counters.texts
+        result = await here.check(golden, facts=dataclasses.replace(await here.facts(), **facts))
+    assert result.outcome == "skipped"
+    assert here.fake.counters.texts == before
+
+
+async def test_every_check_begins_with_an_empty_cache_and_only_passages_are_shared():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.requests.clear()
+        await here.check(golden)
+        await here.check(golden)
+    salts = [each["cache_salt"] for each in here.fake.requests]
+    shared = [each for each in salts if "-passage-" in each]
+    alone = [each for each in salts if "-passage-" not in each]
+    assert len(set(alone)) == len(alone)
+    assert len(set(shared)) == 2
+    assert len(shared) == 2 * 5
+
+
+async def test_a_batch_has_a_size_that_a_graph_is_captured_for():
+    async with scene() as here:
+        golden = await here.record()
+        facts = dataclasses.replace(await here.facts(), cudagraph_sizes=(1, 2, 4, 10, 64))
+        here.fake.requests.clear()
+        result = await here.check(golden, facts=facts)
+    batch = [each for each in here.fake.requests if "-batch-" in each["cache_salt"]]
+    assert result.outcome == "passed", result.sentence
+    assert len(batch) == 20
+
+
+async def test_chat_prompts_are_asked_only_where_there_is_a_template():
+    chat = PromptSet.model_validate(
+        {
+            "prompts": [
+                {"name": "text", "text": "One two"},
+                {"name": "chat", "messages": [{"role": "user", "content": "Hi"}]},
+            ]
+        }
+    )
+    async with scene() as here:
+        golden = await here.record(chat)
+        both = await here.check(golden)
+        here.fake.script.chat_template = False
+        one = await here.check(golden)
+    assert (both.outcome, both.prompts) == ("passed", 2)
+    assert (one.outcome, one.prompts) == ("passed", 1)
+    assert any("no chat template" in note for note in one.notes)
+
+
+async def test_an_expression_that_the_trusted_engine_met_must_be_met_again():
+    async with scene() as here:
+        plain = await here.record(prompts(2))
+        word = plain.files[0].prompts[0].answer.text.split()[0]
+        chosen = prompts(2).model_dump()
+        chosen["prompts"][0]["expect"], chosen["prompts"][1]["expect"] = word, "never said"
+        golden = await here.record(PromptSet.model_validate(chosen))
+        file = golden.files[0]
+        assert [each.answer.met for each in file.prompts[:2]] == [True, False]
+        other = file.prompts[0].model_copy(update={"expect": "something else"})
+        changed = dataclasses.replace(golden, files=(file.model_copy(update={"prompts": (other, *file.prompts[1:])}),))
+        result = await here.check(changed)
+    assert result.outcome == "failed"
+    assert "does not match 'something else'" in result.sentence
+
+
+async def test_an_engine_that_differs_from_itself_is_not_recorded():
+    async with scene(fault="batch") as here:
+        with pytest.raises(GoldenError, match="can't be trusted"):
+            await here.record()
+
+
+async def test_an_engine_that_says_nothing_but_one_character_is_not_recorded():
+    async with scene(fault="nan") as here:
+        with pytest.raises(GoldenError, match="degenerate"):
+            await here.record()
+
+
+async def test_a_recording_read_back_from_its_file_judges_the_same(tmp_path: Path):
+    async with scene() as here:
+        golden = await here.record()
+        save(golden, tmp_path / "golden.yaml")
+        again = load(tmp_path / "golden.yaml")
+        assert again.files == golden.files
+        passed = await here.check(again)
+        here.fake.script.fault = "other_weights"
+        failed = await here.check(again)
+    assert (passed.outcome, failed.outcome) == ("passed", "failed")
+
+
+async def test_several_recordings_of_one_model_are_all_checked(tmp_path: Path):
+    async with scene() as here:
+        golden = await here.record(prompts(2))
+        result = await here.check(GoldenSet(tmp_path, golden.files * 2))
+    assert (result.outcome, result.prompts) == ("passed", 12)
+    assert "2 recordings" in result.sentence
+
+
+async def test_progress_is_told_answer_by_answer():
+    told: list[GoldenProgress] = []
+    async with scene() as here:
+        golden = await here.record()
+        result = await here.check(golden, progress=told.append)
+    assert [each.way for each in told] == sorted(
+        (each.way for each in told), key=["solo", "concurrent", "batch", "likelihood"].index
+    )
+    assert told[-1].done <= told[-1].total
+    assert result.answers == len(told)
+
+
+async def test_a_check_that_is_cancelled_leaves_no_request_behind():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.generation = "hang"
+        task = asyncio.create_task(here.check(golden))
+        while not here.fake.counters.running:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(30):
+            while here.fake.counters.running:
+                await asyncio.sleep(0.01)
