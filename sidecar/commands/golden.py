@@ -132,7 +132,7 @@ def check_(
     from sidecar.golden import load
 
     settings = settings_for(url, arguments).settings
-    chosen = golden or getattr(settings, "golden", None)
+    chosen = golden or settings.golden
     if not chosen:
         raise UsageError("Name the recording with --golden FILE; `warmup-sidecar golden record` makes one.")
     found = load(Path(chosen))

@@ -68,7 +68,6 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
     from sidecar.caches.inspection import listed
     from sidecar.commands.golden_life import show_remembered
     from sidecar.commands.tables import Grid, make_console, table
-    from sidecar.web import words
 
     store = opened(location, None, trusting=True)
     found = listed(store, _watch(watch_s))
@@ -79,25 +78,21 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
     if not found:
         click.echo("The store is empty: nothing was published to it yet.")
         return EXIT_OK
-    rows = [
-        (
-            each.scope,
-            each.key[:12],
-            each.name,
-            _state(each),
-            str(each.files),
-            words.size(each.bytes),
-            words.size(each.packed),
-            f"{each.ready} ready, {each.died} died",
-            time.strftime("%Y-%m-%d %H:%M", time.gmtime(each.created_unix_s)) if each.created_unix_s else "–",
-        )
-        for each in found
-    ]
+    rows = [_row(each) for each in found]
     make_console().print(table(Grid("", _HEADS, rows, _RIGHT, frozenset({"state"}))))
     for each in found:
         for said in filter(None, (each.detail, _claim(each))):
             click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {said}")
     return EXIT_OK
+
+
+def _row(each: Listed) -> tuple[str, ...]:
+    from sidecar.web import words
+
+    made = time.strftime("%Y-%m-%d %H:%M", time.gmtime(each.created_unix_s)) if each.created_unix_s else "–"
+    boots = f"{each.ready} ready, {each.died} died"
+    sizes = (str(each.files), words.size(each.bytes), words.size(each.packed))
+    return (each.scope, each.key[:12], each.name, _state(each), *sizes, boots, made)
 
 
 @command.command("show")

@@ -1,0 +1,145 @@
+"""Golden files: what is refused, with its place and a suggestion; and the set of prompts that is shipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from sidecar.engines.protocol import EngineFacts
+from sidecar.errors import GoldenError
+from sidecar.golden import load, load_prompts, starter_prompts
+from sidecar.golden.asking import batch_size
+from sidecar.golden.files import STARTER, GoldenFile
+from sidecar.golden.manner import readable
+from sidecar.golden.schema import SHIPPED, golden_schema, schema_text
+
+GOOD = """\
+version: 1
+recorded: {at: now, engine: vllm 0.32.0, model: m}
+models: [m]
+prompts:
+  - {name: a, text: One, answer: {text: two, ids: 1 2, logprobs: -0.1 -0.2}}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    """Write a file."""
+    path = folder / "golden.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_numbers_are_read_from_one_text(tmp_path: Path):
+    (file,) = load(written(tmp_path, GOOD)).files
+    assert file.prompts[0].answer.ids == (1, 2)
+    assert file.prompts[0].answer.logprobs == (-0.1, -0.2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("models: [m]", "model: [m]", "golden.yaml:3:1: model: unknown key `model`; did you mean `models`?"),
+        ("models: [m]", "models: [m]\nlimits: {driftpercent: 3}", "did you mean `drift_percent`?"),
+        ("ids: 1 2", "ids: 1 x", "golden.yaml:5:"),
+        ("text: One,", "text: One, expect: '(',", "no regular expression"),
+        ("text: One,", "text: One, passage: mill,", "names the passage 'mill'; there are none"),
+        ("text: One,", "", "needs either `text` or `messages`"),
+        ("version: 1", "version: 2", "install a newer one"),
+        ("version: 1", "version: 1\nversion: 1", "given twice"),
+        ("recorded: {at: now, engine: vllm 0.32.0, model: m}\n", "", "prompts without answers"),
+        ("prompts:", "prompts: []\nx:", "golden.yaml:"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, before: str, after: str, says: str):
+    assert before in GOOD
+    with pytest.raises(GoldenError) as caught:
+        load(written(tmp_path, GOOD.replace(before, after, 1)))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "just text", "- 1", "{", "\x00"])
+def test_a_file_that_is_no_golden_file_is_refused_in_a_sentence(tmp_path: Path, text: str):
+    with pytest.raises(GoldenError):
+        load(written(tmp_path, text))
+
+
+def test_a_missing_file_and_an_empty_directory_are_refused(tmp_path: Path):
+    with pytest.raises(GoldenError, match="can't be read"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(GoldenError, match="no golden file"):
+        load(tmp_path)
+
+
+def test_a_directory_gives_all_its_files_and_no_hidden_ones(tmp_path: Path):
+    for name in ("a.yaml", "b.yml", ".c.yaml", "notes.txt"):
+        (tmp_path / name).write_text(GOOD)
+    (tmp_path / "d.json").write_text(json.dumps(yaml.safe_load(GOOD)))
+    assert len(load(tmp_path).files) == 3
+
+
+def test_a_golden_file_gives_its_prompts_to_be_recorded_again(tmp_path: Path):
+    found = load_prompts(written(tmp_path, GOOD))
+    assert [each.name for each in found.prompts] == ["a"]
+
+
+def test_the_starter_set_has_more_than_sixty_prompts_of_many_kinds():
+    found = starter_prompts()
+    text = [each for each in found.prompts if each.text]
+    assert len(text) >= 64
+    assert sum(bool(each.passage) for each in text) >= 8
+    assert any(each.messages and not each.picture for each in found.prompts)
+    assert any(each.picture for each in found.prompts)
+    assert max(map(len, found.passages.values())) > 2000
+    assert sum(not each.text.isascii() for each in text) >= 10
+
+
+def test_pictures_are_the_same_each_time():
+    prompt = next(each for each in starter_prompts().prompts if each.picture)
+    assert prompt.content({}) == prompt.content({})
+
+
+def test_the_shipped_schema_is_the_one_of_the_models():
+    assert SHIPPED.read_text(encoding="utf-8") == schema_text(), "write it anew with sidecar.golden.schema.schema_text()"
+
+
+def test_the_schema_takes_what_the_models_take_and_refuses_the_same():
+    check = jsonschema.Draft202012Validator(golden_schema())
+    check.validate(yaml.safe_load(GOOD))
+    check.validate(yaml.safe_load(STARTER.read_text(encoding="utf-8")))
+    assert list(check.iter_errors({**yaml.safe_load(GOOD), "unknown": 1}))
+    assert list(check.iter_errors({"prompts": []}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "size"),
+    [
+        ({"cudagraph_sizes": (1, 2, 4, 8, 16, 24, 32, 64)}, 32),
+        ({"cudagraph_sizes": (1, 2, 4, 8), "max_num_seqs": 64}, 8),
+        ({"max_num_seqs": 20}, 16),
+        ({"max_num_seqs": 3}, 3),
+        ({"max_num_seqs": 1}, 1),
+        ({"kv_tokens": 480}, 8),
+        ({}, 32),
+    ],
+)
+def test_a_batch_is_captured_and_fits_the_engine(facts: dict[str, object], size: int):
+    prompts = starter_prompts().prompts[:30]
+    prompts = tuple(each.model_copy(update={"max_tokens": 30}) for each in prompts)
+    assert batch_size(EngineFacts("vllm", "1", "m", **facts), 32, prompts) == size  # type: ignore[arg-type]
+
+
+def test_long_prompts_are_not_read_back_where_logits_would_fill_memory():
+    assert readable(300, 152_000)
+    assert not readable(3000, 152_000)
+    assert readable(1900, 4096)
+    assert not readable(300, None)
+
+
+def test_a_golden_file_keeps_what_it_does_not_say_at_its_defaults(tmp_path: Path):
+    (file,) = load(written(tmp_path, GOOD)).files
+    assert isinstance(file, GoldenFile)
+    assert file.limits.drift_percent == 10

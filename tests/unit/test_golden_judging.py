@@ -1,0 +1,156 @@
+"""What one answer, and all of them, are worth beside their recording: tolerance that noise never exhausts and damage does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from sidecar.engines.protocol import Completion
+from sidecar.golden.files import AnsweredPrompt
+from sidecar.golden.judging import MOST, Compared, changes_of, compare, margin, mean_size, percent, read_back
+from sidecar.golden.limits import Limits
+from sidecar.golden.report import GoldenResult, text_diff
+from sidecar.golden.verdict import judge
+
+LIMITS = Limits()
+IDS = tuple(range(100, 112))
+
+
+def recorded(ids: Sequence[int] = IDS, lead: float = 3.0, **more: object) -> AnsweredPrompt:
+    """Make a recorded prompt whose every token led by `lead`."""
+    answer = {
+        "text": " ".join(f"w{each}" for each in ids), "ids": tuple(ids), "prompt_ids": (1, 2),
+        "logprobs": (-0.2,) * len(ids), "margins": (lead,) * len(ids), "scored": (-0.2,) * len(ids),
+    }  # fmt: skip
+    return AnsweredPrompt.model_validate({"name": "p", "text": "q", "answer": {**answer, **more}})
+
+
+def answered(ids: Sequence[int], now: float = 3.0, other: int = 999) -> Completion:
+    """Make an answer; its tokens lead over those recorded by `now` where they differ."""
+    places = [{each: -0.2, (IDS[at] if at < len(IDS) and each != IDS[at] else other): -0.2 - now} for at, each in enumerate(ids)]
+    return Completion(
+        True, 200, None, 0.1, text=" ".join(f"w{each}" for each in ids), tokens=len(ids),
+        logprobs=tuple(-0.2 - at / 1000 for at in range(len(ids))), token_ids=tuple(ids), alternatives=tuple(places),
+    )  # fmt: skip
+
+
+def flipped(at: int) -> tuple[int, ...]:
+    """Give tokens that part from the recorded ones at one place."""
+    return (*IDS[:at], *range(500, 500 + len(IDS) - at))
+
+
+def test_the_recorded_answer_itself_agrees_whole():
+    found = compare(recorded(), "solo", answered(IDS), LIMITS)
+    assert (found.whole, found.agreed, found.reason) == (True, len(IDS), "")
+
+
+@given(at=some.integers(0, len(IDS) - 1), then=some.floats(0, 0.69), now=some.floats(0, 0.69))
+def test_parting_at_a_near_tie_is_excused_wherever_it_is(at: int, then: float, now: float):
+    found = compare(recorded(lead=then), "solo", answered(flipped(at), now), LIMITS)
+    assert (found.tie, found.reason, found.agreed) == (True, "", at)
+
+
+@given(
+    at=some.integers(0, len(IDS) - 1),
+    pair=some.one_of(
+        some.tuples(some.floats(0.71, 15), some.floats(0, 15)), some.tuples(some.floats(0, 15), some.floats(0.71, 15))
+    ),
+)
+def test_parting_where_one_token_led_clearly_then_or_now_fails(at: int, pair: tuple[float, float]):
+    found = compare(recorded(lead=pair[0]), "batch", answered(flipped(at), pair[1]), LIMITS)
+    assert not found.tie
+    assert "another one" in found.reason
+
+
+def test_what_is_degenerate_fails_unless_the_recorded_answer_was_too():
+    loop = (*IDS[:1], *[7] * 11)
+    assert "tokens are" in compare(recorded(), "solo", answered(loop), LIMITS).reason
+    odd = compare(recorded(lead=0.1, odd="it repeats itself"), "solo", answered(loop, 0.1), LIMITS)
+    assert odd.reason == ""
+
+
+@pytest.mark.parametrize("odd", ["", "it repeats itself"])
+def test_a_log_probability_that_is_no_number_always_fails(odd: str):
+    answer = dataclasses.replace(answered(IDS), logprobs=(math.nan,) * len(IDS))
+    assert "not a number" in compare(recorded(odd=odd), "solo", answer, LIMITS).reason
+    assert "not a number" in read_back(recorded(odd=odd), (math.nan,) * len(IDS), LIMITS, "").reason
+
+
+def test_an_answer_without_tokens_fails():
+    nothing = Completion(True, 200, None, 0.1, text="", token_ids=())
+    assert compare(recorded(), "solo", nothing, LIMITS).reason == "no text came"
+
+
+@given(some.lists(some.floats(-30, 0), min_size=1), some.lists(some.floats(-30, 0), min_size=1))
+def test_changes_are_clipped_and_counted_for_what_both_have(before: list[float], now: list[float]):
+    found = changes_of(before, now)
+    assert len(found) == min(len(before), len(now))
+    assert all(-MOST <= each <= MOST for each in found)
+    assert 0 <= percent(mean_size(found)) < 100
+
+
+@given(some.dictionaries(some.integers(0, 9), some.floats(-20, 0), min_size=2))
+def test_a_margin_is_never_negative_and_least_to_the_next_best(places: dict[int, float]):
+    nearest = margin(places)
+    assert nearest is not None
+    assert nearest >= 0
+    best = max(places, key=lambda token: places[token])
+    for token in places:
+        if token != best:
+            led = margin(places, token)
+            assert led is not None
+            assert led >= nearest
+
+
+def many(noise: Sequence[float], way: str = "likelihood") -> list[Compared]:
+    """Make answers whose tokens changed by these."""
+    return [Compared(f"p{at}", way, 12, True, False, "", (each,) * 12, "a", "a") for at, each in enumerate(noise)]  # type: ignore[arg-type]
+
+
+@given(some.lists(some.floats(-0.02, 0.02), min_size=4, max_size=30))
+def test_noise_of_two_percent_never_fails(noise: list[float]):
+    assert judge(many(noise), LIMITS).why == ""
+
+
+@given(some.lists(some.floats(0.2, 0.4), min_size=4, max_size=30), some.booleans())
+def test_a_change_of_twenty_percent_fails_in_either_direction(sizes: list[float], up: bool):
+    found = judge(many([each if up else -each for each in sizes]), LIMITS)
+    assert "in probability" in found.why
+    assert found.failed
+
+
+def test_a_small_loss_that_all_prompts_share_fails_though_each_alone_is_within_drift():
+    limits = Limits(drift_percent=20)
+    assert "less likely" in judge(many([-0.08] * 20), limits).why
+    assert judge(many([-0.08, 0.08] * 10), limits).why == ""
+
+
+def test_one_prompt_that_fails_is_enough_unless_a_share_is_allowed():
+    bad = dataclasses.replace(many([0.0])[0], name="bad", way="batch", reason="wrong")
+    assert "'bad' sent in a batch, wrong" in judge([*many([0.0] * 20), bad], LIMITS).why
+    assert judge([*many([0.0] * 20), bad], Limits(failing=0.05)).why == ""
+
+
+def test_without_likelihoods_the_share_of_agreeing_answers_decides():
+    parted = [Compared(f"p{at}", "solo", 2, False, False, "", (), "a", "b") for at in range(10)]
+    agreed = [Compared(f"q{at}", "solo", 12, True, False, "", (), "a", "a") for at in range(10)]
+    assert "begin with the 8 recorded tokens" in judge([*parted, *agreed], LIMITS).why
+    assert judge([*parted[:3], *agreed], LIMITS).why == ""
+
+
+def test_a_result_in_json_has_only_finite_numbers():
+    result = GoldenResult("failed", "x", drift_percent=math.nan, statistics={"a": math.inf, "b": 1})
+    assert result.to_json()["drift_percent"] is None
+    assert result.to_json()["statistics"] == {"a": None, "b": 1}
+
+
+@given(some.text(max_size=60), some.text(max_size=60))
+def test_a_difference_holds_both_texts_whole(before: str, after: str):
+    pieces = text_diff(before, after)
+    assert "".join(text for kind, text in pieces if kind != "new") == before
+    assert "".join(text for kind, text in pieces if kind != "gone") == after
