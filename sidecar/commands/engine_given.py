@@ -133,7 +133,8 @@ def _from_file(name: str | None) -> tuple[dict[str, Hint], str, str]:
 
 
 async def _ask(url: str, key_file: Path | str | None, hints: Mapping[str, Hint]) -> EngineFacts:
-    from sidecar.engines.vllm import VllmEngine
+    from sidecar.engines.declaration import Connect
+    from sidecar.engines.detect import AnyEngine
 
     def key() -> str | None:
         try:
@@ -142,7 +143,7 @@ async def _ask(url: str, key_file: Path | str | None, hints: Mapping[str, Hint])
             raise UsageError(f"{key_file} can't be read ({error}); it must hold the engine's API key.") from error
 
     found = key()
-    engine = VllmEngine(url, api_key=lambda: found, clock=time.monotonic, hints=hints)
+    engine = AnyEngine(Connect(url, lambda: found, time.monotonic, hints=hints))
     try:
         return await engine.facts()
     finally:

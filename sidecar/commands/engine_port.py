@@ -120,12 +120,16 @@ async def connected(settings: config.Settings) -> AsyncIterator[Connected]:
 
     Raises UsageError for a key file that can't be read, EngineAsleep, or another EngineError.
     """
-    from sidecar.engines.detect import make_engine
+    from sidecar.engines.declaration import Connect
+    from sidecar.engines.detect import make_engine, recognised
     from sidecar.engines.watcher import EngineWatcher
 
     key = _key(settings.api_key_file)
-    # The word of whoever names a URL is taken: it need not look like vLLM.
-    engine = make_engine(settings.model_copy(update={"engine": "vllm"}), lambda: key, time.monotonic)
+    # The word of whoever names a URL is taken: it need not look like an engine.
+    named = settings.engine
+    if named == "auto":
+        named = await recognised(Connect(settings.engine_url, lambda: key, time.monotonic)) or "vllm"
+    engine = make_engine(settings.model_copy(update={"engine": named}), lambda: key, time.monotonic)
     watching: asyncio.Task[None] | None = None
     try:
         with flags_for_variables():

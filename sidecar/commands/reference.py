@@ -200,6 +200,32 @@ def _profiles() -> Rows:
     ]
 
 
+def _engines() -> Rows:
+    from sidecar.engines.adapters import engines
+    from sidecar.engines.declaration import ABILITIES
+
+    rows = [("versions", *(each.versions for each in engines().values()))]
+    return rows + [
+        (meaning, *(str(each.claims[name]) for each in engines().values())) for name, meaning in ABILITIES.items()
+    ]
+
+
+def _engine_titles() -> tuple[str, ...]:
+    from sidecar.engines.adapters import engines
+
+    return tuple(f"{each.title} (`{each.name}`)" for each in engines().values())
+
+
+def _engine_endpoints() -> Rows:
+    from sidecar.engines.adapters import engines
+
+    return [
+        (each.title, _code(one.path), "yes" if one.key else "no", one.use)
+        for each in engines().values()
+        for one in each.endpoints
+    ]
+
+
 def _kubernetes_rights() -> Rows:
     from sidecar.kube import rights
 
@@ -244,6 +270,8 @@ REFERENCES: tuple[Reference, ...] = (
     ),
     Reference("facts", ("fact", "from", "enters the key of", "stored as", "why it matters"), _facts),
     Reference("profiles", ("profile", "for", "steps", "description"), _profiles),
+    Reference("engines", ("what", *_engine_titles()), _engines),
+    Reference("engine endpoints", ("engine", "path", "key sent", "what for"), _engine_endpoints),
     Reference("kubernetes rights", ("feature", "setting", "what it does", "rights"), _kubernetes_rights),
     Reference("condition reasons", ("reason", "when"), _condition_reasons),
     Reference("kubernetes events", ("reason", "type", "meaning"), _kubernetes_events),

@@ -71,6 +71,7 @@ class HttpEngine:
     title: ClassVar[str]
     health_path: ClassVar[str] = "/health"
     metrics_path: ClassVar[str] = "/metrics"
+    has_version: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -218,7 +219,7 @@ class HttpEngine:
         behind = page is not None and page.front and self._strict
         if self._recognised and listed and not behind:
             return
-        version = await self._get("/version")
+        version = await self._get("/version") if self.has_version else None
         models = models or await self._get("/v1/models", key=True)
         seen = recognise(self._http.url, None if page is None else page.flavour, version, models, asked=self.name)
         if seen.engine is None or page is not None:

@@ -48,7 +48,7 @@ def compare(prompt: AnsweredPrompt, way: Way, got: Completion, limits: Limits, *
     agreed, whole = _agreement(recorded, got)
     tie, parted = (False, "") if whole else _parting(recorded, got, agreed, limits)
     reason = (
-        _impossible(recorded, got, excused=whole or tie)
+        _impossible(recorded, got, excused=whole or (tie and bool(got.alternatives)))
         or _unmet(prompt, got.text)
         or parted
         or (

@@ -31,7 +31,7 @@ class Limits(Strict):
     agreeing: float = Field(0.6, ge=0, le=1)
     tie: float = Field(0.7, ge=0, le=20)
     drift_percent: float = Field(10.0, gt=0, lt=100)
-    same_drift_percent: float = Field(3.0, gt=0, lt=100)
+    same_drift_percent: float = Field(2.0, gt=0, lt=100)
     change: float = Field(0.06, gt=0, le=20)
     worst_prompt: float = Field(0.5, gt=0, le=20)
     failing: float = Field(0.0, ge=0, le=1)

@@ -64,6 +64,7 @@ class FakeEngine:
         self._runner: web.AppRunner | None = None
         self.requests: list[dict[str, Any]] = []
         self.asked: list[str] = []
+        self.newest: dict[str, Any] = {}
         self._born()
 
     def _born(self) -> None:
@@ -262,6 +263,7 @@ class FakeEngine:
         kept = {key: value for key, value in body.items() if key not in ("prompt", "messages")}
         record: dict[str, Any] = {"path": request.path, "prompt_tokens": size, **kept, "at": time.time()}
         self.requests.append(record)
+        self.newest = body
         if self._must_die(size):
             await self._die()
         if self.script.generation in ("500", "503") or self.script.asleep:

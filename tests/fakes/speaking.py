@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FAULTS = (
-    "", "near_ties", "nan", "nan_null", "empty", "null", "repeat", "prefix", "batch", "drift", "other_weights",
+    "", "near_ties", "nan", "nan_late", "nan_null", "empty", "null", "repeat", "prefix", "batch", "drift", "other_weights",
     "other_tokenizer", "no_details", "no_reading", "exact",
 )  # fmt: skip
 #: What `near_ties` and faults of one way act on: requests that hit a cached prefix, or are sent in a batch.
 BATCH = "-batch-"
+#: Prompts that are longer come out as no numbers with `nan_late`. Tokens.
+LONG = 40
 LOOK_BACK = 12
 CANDIDATES = 6
 PIECE = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
@@ -62,7 +64,7 @@ class Language:
             prompt = " ".join(str(each["content"]) for each in body["messages"])
         ids = list(prompt) if isinstance(prompt, list) else self.ids_of(str(prompt))
         hit = self._hit(str(body.get("cache_salt") or ""), ids)
-        if self.fault == "nan" and (body.get("logprobs") or body.get("prompt_logprobs")):
+        if self._nan(ids) and (body.get("logprobs") or body.get("prompt_logprobs")):
             return None
         count = int(body.get("max_tokens") or 16)
         made, places = self._generate(ids, count, hit, str(body.get("cache_salt") or ""))
@@ -79,6 +81,9 @@ class Language:
             choice["prompt_logprobs"] = [self._read(ids, at) for at in range(len(ids))]
         return choice
 
+    def _nan(self, ids: Sequence[int]) -> bool:
+        return self.fault == "nan" or (self.fault == "nan_late" and len(ids) > LONG)
+
     def _hit(self, salt: str, ids: Sequence[int]) -> bool:
         seen = (salt, tuple(ids[:16]))
         found = seen in self._seen
@@ -89,7 +94,7 @@ class Language:
     def _generate(self, ids: list[int], count: int, hit: bool, salt: str) -> tuple[list[int], list[dict[int, float]]]:
         if self.fault in ("empty", "null"):
             return [], []
-        if self.fault in ("nan", "nan_null", "repeat"):
+        if self._nan(ids) or self.fault in ("nan_null", "repeat"):
             token = 7 if self.fault == "repeat" else 0
             return [token] * count, [{token: -0.5, 9: -3.0}] * count
         elsewhere = hit or BATCH in salt

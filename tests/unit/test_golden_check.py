@@ -177,7 +177,22 @@ async def test_an_engine_that_answers_with_errors_can_not_be_judged():
     assert "HTTP 500" in result.sentence
 
 
-@pytest.mark.parametrize("facts", [{"tasks": ("embed",)}, {"role": "prefill"}])
+async def test_log_probabilities_that_can_not_be_written_for_some_prompts_show_in_the_text_of_these():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "nan_late"
+        result = await here.check(golden)
+    assert result.outcome == "failed", result.sentence
+    assert {each.name for each in result.failed} == {"s0", "s1", "s2", "s3"}
+    assert set(result.failed[0].got) == {"!"}
+
+
+NIXL = ("NixlConnector",)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"tasks": ("embed",)}, {"role": "prefill"}, {"role": "prefill", "kv_connectors": NIXL}]
+)
 async def test_an_engine_that_makes_no_text_is_skipped(facts: dict[str, object]):
     async with scene() as here:
         golden = await here.record()

@@ -98,6 +98,7 @@ class SglangEngine(HttpEngine):
     name = "sglang"
     title = "SGLang"
     health_path = "/ready"
+    has_version = False
     _role: str | None = None
     _room = 0
 

@@ -18,6 +18,7 @@ class Server(ScriptedServer):
     command = "python3 -m dynamo.vllm --model q --max-model-len 4096 --disaggregation-mode prefill"
     said: ClassVar[dict[str, Any]] = {"model": "q", "max_model_len": 4096, "role": "prefill"}
     late_port = False
+    can_sleep = True
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/health", self._health), web.get("/live", self._health), web.get("/metrics", self.page)]
@@ -29,4 +30,10 @@ class Server(ScriptedServer):
 
     def exposition(self) -> str:
         own = 'dynamo_component_uptime_seconds{dynamo_namespace="d"} 3\n'
-        return own + (PAGES / "vllm-0.33.txt").read_text(encoding="utf-8")
+        page = (PAGES / "vllm-0.33.txt").read_text(encoding="utf-8")
+        awake = [line for line in page.splitlines(keepends=True) if not line.startswith("vllm:engine_sleep_state")]
+        states = {"awake": not self.asleep, "weights_offloaded": self.asleep, "discard_all": False}
+        told = [
+            f'vllm:engine_sleep_state{{engine="0",sleep_state="{name}"}} {int(on)}\n' for name, on in states.items()
+        ]
+        return own + "".join((*awake, *told))

@@ -73,6 +73,11 @@ class ScriptedServer:
     def requests(self) -> list[dict[str, Any]]:
         return self.bodies
 
+    def prompt(self) -> tuple[int, ...]:
+        """Give the token ids of the newest request."""
+        body = self.requests[-1]
+        return tuple(body.get("input_ids") or body["prompt"])
+
     @property
     def worked(self) -> int:
         return self.generated

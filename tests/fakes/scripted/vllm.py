@@ -41,6 +41,9 @@ class Server(ScriptedServer):
     def requests(self) -> list[dict[str, Any]]:
         return self._fake.requests
 
+    def prompt(self) -> tuple[int, ...]:
+        return tuple(self._fake.newest["prompt"])
+
     @property
     def worked(self) -> int:
         return self._fake.counters.texts
