@@ -106,6 +106,9 @@ def test_a_child_falls_back_until_its_output_is_good_and_the_next_pod_starts_wit
     until(lambda: records(pod, "fallbacks"), "a remembered fallback")
     assert records(pod, "fallbacks")[0]["change"] == "--kv-cache-dtype auto"
     until(lambda: daemon.status()["publish"]["outcome"] == "published", "a published generation")
+    # What is published is published for the command that ran.
+    facts = [json.loads(path.read_text())["facts"] for path in pod.directories.store.glob("v1/exact/*/facts.json")]
+    assert {fact.get("argv.--kv-cache-dtype") for fact in facts} == {"auto"}
     ended(daemon)
 
     attempts = len(pod.attempts())
@@ -209,6 +212,14 @@ def test_a_golden_file_that_cant_be_used_holds_the_pod_by_policy_until_it_is_men
     daemon.wait_until_ready(PATIENCE_S)
     assert daemon.status()["degraded"] == []
     assert daemon.status()["flagged"] is False
+
+
+def test_a_recording_of_another_model_proves_nothing_and_restarts_nothing(pod: Pod, golden: Path) -> None:
+    daemon = pod.start_daemon(golden=golden, fallbacks="--a 1", on_golden_failed="retry-cold,fallback,serve")
+    pod.start_container(**GOOD, model="another", root="/models/another")
+    daemon.wait_until_ready(PATIENCE_S)
+    assert (daemon.status()["golden"]["outcome"], daemon.status()["flagged"]) == ("unchecked", True)
+    assert len(pod.attempts()) == 1
 
 
 def test_a_golden_file_that_cant_be_used_leaves_the_pod_flagged_where_policy_serves(pod: Pod) -> None:

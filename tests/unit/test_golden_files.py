@@ -14,6 +14,7 @@ from sidecar.errors import GoldenError
 from sidecar.golden import load, load_prompts, starter_prompts
 from sidecar.golden.asking import batch_size
 from sidecar.golden.files import STARTER, GoldenFile
+from sidecar.golden.identity import limits_for
 from sidecar.golden.manner import readable
 from sidecar.golden.schema import SHIPPED, golden_schema, schema_text
 
@@ -130,6 +131,25 @@ def test_a_batch_is_captured_and_fits_the_engine(facts: dict[str, object], size:
     prompts = starter_prompts().prompts[:30]
     prompts = tuple(each.model_copy(update={"max_tokens": 30}) for each in prompts)
     assert batch_size(EngineFacts("vllm", "1", "m", **facts), 32, prompts) == size  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("engine", "allowed"),
+    [
+        ({"version": "0.32.0", "kv_cache_dtype": "auto"}, 2.0),
+        ({"version": "0.32.0", "kv_cache_dtype": "fp8_e4m3"}, 10.0),
+        ({"version": "0.33.0", "kv_cache_dtype": "auto"}, 10.0),
+        ({"version": None, "kv_cache_dtype": "auto"}, 10.0),
+        ({"version": "0.32.0"}, 10.0),
+    ],
+)
+def test_less_drift_is_allowed_where_engine_and_configuration_are_those_recorded(
+    tmp_path: Path, engine: dict[str, str], allowed: float
+):
+    recorded = GOOD.replace("model: m}", "model: m, kv_cache_dtype: auto, attention_backend: A}", 1)
+    (file,) = load(written(tmp_path, recorded)).files
+    facts = EngineFacts(**{"engine": "vllm", "version": None, "model": "m", **engine})  # type: ignore[arg-type]
+    assert limits_for(file, facts).drift_percent == allowed
 
 
 def test_long_prompts_are_not_read_back_where_logits_would_fill_memory():

@@ -89,7 +89,7 @@ async def test_two_bad_samples_in_a_row_are_told_to_the_state_machine(tmp_path: 
         assert isinstance(posted[0], lifecycle.CheckAsked)
         assert "repeats" in posted[0].suspicion
         # Each sample was asked for twice, with another seed.
-        assert fake.counters.texts >= 4
+        assert 4 <= fake.counters.texts <= 8
 
 
 async def test_by_default_no_sample_is_ever_taken(tmp_path: Path) -> None:
