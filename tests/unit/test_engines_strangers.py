@@ -22,7 +22,7 @@ from sidecar.errors import EngineError, NotAnEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_script import Script
 
-SHORT = Deadlines(health_s=0.2, metrics_s=0.2, facts_s=0.5, recheck_s=0.2)
+SHORT = Deadlines(health_s=1.0, metrics_s=1.0, facts_s=0.5, recheck_s=0.2)
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

@@ -104,7 +104,9 @@ def test_pictures_are_the_same_each_time():
 
 
 def test_the_shipped_schema_is_the_one_of_the_models():
-    assert SHIPPED.read_text(encoding="utf-8") == schema_text(), "write it anew with sidecar.golden.schema.schema_text()"
+    assert SHIPPED.read_text(encoding="utf-8") == schema_text(), (
+        "write it anew with sidecar.golden.schema.schema_text()"
+    )
 
 
 def test_the_schema_takes_what_the_models_take_and_refuses_the_same():

@@ -32,7 +32,10 @@ def recorded(ids: Sequence[int] = IDS, lead: float = 3.0, **more: object) -> Ans
 
 def answered(ids: Sequence[int], now: float = 3.0, other: int = 999) -> Completion:
     """Make an answer; its tokens lead over those recorded by `now` where they differ."""
-    places = [{each: -0.2, (IDS[at] if at < len(IDS) and each != IDS[at] else other): -0.2 - now} for at, each in enumerate(ids)]
+    places = [
+        {each: -0.2, (IDS[at] if at < len(IDS) and each != IDS[at] else other): -0.2 - now}
+        for at, each in enumerate(ids)
+    ]
     return Completion(
         True, 200, None, 0.1, text=" ".join(f"w{each}" for each in ids), tokens=len(ids),
         logprobs=tuple(-0.2 - at / 1000 for at in range(len(ids))), token_ids=tuple(ids), alternatives=tuple(places),
