@@ -18,7 +18,7 @@ from sidecar.golden.prompts import Prompt
 from sidecar.golden.report import GoldenProgress, Way
 
 #: Recorded answers are read back so many at a time.
-READ_AT_ONCE = 4
+READ_AT_ONCE = 8
 GONE = ("refused", "reset")
 
 
@@ -86,10 +86,17 @@ class Asker:
                 continue
             await self._awake()
             salt = f"{self.salt}-passage-{passage}"
-            found += await self._together([(group[0], salt)], "concurrent")
+            await self._fill(group[0], salt)
             for start in range(0, len(group), most):
                 found += await self._together([(each, salt) for each in group[start : start + most]], "concurrent")
         return found
+
+    async def _fill(self, prompt: Prompt, salt: str) -> None:
+        """Bring a passage into the prefix cache, with one token of an answer that nobody looks at."""
+        short = prompt.model_copy(update={"max_tokens": 1})
+        got = await self._send(answer_request(short, self.passages, self.manner, salt, self._left()))
+        if got.error_kind not in ("unsupported", "broken"):
+            self._must_be_answered(got, f"'{prompt.name}'")
 
     async def in_batches(self, prompts: Sequence[Prompt], size: int) -> list[Told]:
         """Ask so many at once, each with an empty prefix cache; the last batch is filled with prompts of the first."""

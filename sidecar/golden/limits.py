@@ -35,5 +35,5 @@ class Limits(Strict):
     change: float = Field(0.06, gt=0, le=20)
     worst_prompt: float = Field(0.5, gt=0, le=20)
     failing: float = Field(0.0, ge=0, le=1)
-    solo: int = Field(6, ge=0, le=10_000)
+    solo: int = Field(4, ge=0, le=10_000)
     batch: int = Field(32, ge=2, le=1024)

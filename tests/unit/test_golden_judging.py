@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from sidecar.engines.protocol import Completion
@@ -17,6 +17,8 @@ from sidecar.golden.limits import Limits
 from sidecar.golden.report import GoldenResult, text_diff
 from sidecar.golden.verdict import judge
 
+#: A machine that is busy with others is no finding.
+calmly = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 LIMITS = Limits()
 IDS = tuple(range(100, 112))
 
@@ -52,12 +54,14 @@ def test_the_recorded_answer_itself_agrees_whole():
     assert (found.whole, found.agreed, found.reason) == (True, len(IDS), "")
 
 
+@calmly
 @given(at=some.integers(0, len(IDS) - 1), then=some.floats(0, 0.69), now=some.floats(0, 0.69))
 def test_parting_at_a_near_tie_is_excused_wherever_it_is(at: int, then: float, now: float):
     found = compare(recorded(lead=then), "solo", answered(flipped(at), now), LIMITS)
     assert (found.tie, found.reason, found.agreed) == (True, "", at)
 
 
+@calmly
 @given(
     at=some.integers(0, len(IDS) - 1),
     pair=some.one_of(
@@ -89,6 +93,7 @@ def test_an_answer_without_tokens_fails():
     assert compare(recorded(), "solo", nothing, LIMITS).reason == "no text came"
 
 
+@calmly
 @given(some.lists(some.floats(-30, 0), min_size=1), some.lists(some.floats(-30, 0), min_size=1))
 def test_changes_are_clipped_and_counted_for_what_both_have(before: list[float], now: list[float]):
     found = changes_of(before, now)
@@ -97,6 +102,7 @@ def test_changes_are_clipped_and_counted_for_what_both_have(before: list[float],
     assert 0 <= percent(mean_size(found)) < 100
 
 
+@calmly
 @given(some.dictionaries(some.integers(0, 9), some.floats(-20, 0), min_size=2))
 def test_a_margin_is_never_negative_and_least_to_the_next_best(places: dict[int, float]):
     nearest = margin(places)
@@ -115,11 +121,13 @@ def many(noise: Sequence[float], way: str = "likelihood") -> list[Compared]:
     return [Compared(f"p{at}", way, 12, True, False, "", (each,) * 12, "a", "a") for at, each in enumerate(noise)]  # type: ignore[arg-type]
 
 
+@calmly
 @given(some.lists(some.floats(-0.02, 0.02), min_size=4, max_size=30))
 def test_noise_of_two_percent_never_fails(noise: list[float]):
     assert judge(many(noise), LIMITS).why == ""
 
 
+@calmly
 @given(some.lists(some.floats(0.2, 0.4), min_size=4, max_size=30), some.booleans())
 def test_a_change_of_twenty_percent_fails_in_either_direction(sizes: list[float], up: bool):
     found = judge(many([each if up else -each for each in sizes]), LIMITS)
@@ -152,6 +160,7 @@ def test_a_result_in_json_has_only_finite_numbers():
     assert result.to_json()["statistics"] == {"a": None, "b": 1}
 
 
+@calmly
 @given(some.text(max_size=60), some.text(max_size=60))
 def test_a_difference_holds_both_texts_whole(before: str, after: str):
     pieces = text_diff(before, after)
