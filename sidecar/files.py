@@ -111,7 +111,7 @@ def create_folder_exclusively(
             share_with_group(path)
             create_exclusively(path / name, data)
             for other, content in beside.items():
-                write_durably(path / other, b"".join(_pieces(content)))
+                write_durably(path / other, b"".join(pieces(content)))
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
     sync_directory(path.parent)
@@ -212,7 +212,7 @@ def open_shared(path: Path | str, flags: int, mode: int) -> int:
 def _fill(path: Path, data: Content, mode: int) -> None:
     descriptor = open_shared(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as stream:
-        for piece in _pieces(data):
+        for piece in pieces(data):
             stream.write(piece)
         stream.flush()
         os.fsync(stream.fileno())
@@ -249,12 +249,12 @@ def _renamed_folder(prepared: Path, path: Path, name: str, data: Content) -> boo
 def _holds(path: Path, data: Content) -> bool:
     try:
         with open(path, "rb") as stream:
-            return all(stream.read(len(piece)) == piece for piece in _pieces(data)) and not stream.read(1)
+            return all(stream.read(len(piece)) == piece for piece in pieces(data)) and not stream.read(1)
     except OSError:
         return False
 
 
-def _pieces(data: Content) -> Iterable[bytes]:
+def pieces(data: Content) -> Iterable[bytes]:
     return (data,) if isinstance(data, bytes) else data()
 
 

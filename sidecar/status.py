@@ -157,8 +157,7 @@ SECTIONS: Mapping[str, str] = {
     "`plan` (restore, keep, cold), `exact_key`, `toolchain_key`, `generation`, `generations` per scope, `files`, `bytes`, "
     "`bytes_done`, `rejected` per reason, `damaged` archives, `differs` (facts of the nearest key), `seconds`, `waited_s`, "
     "`sources` of archives (node, volume, bucket: packs, bytes, seconds), "
-    "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched, why), "
-    "`signed` (highest number that a trusted key signed, by scope and key).",
+    "`families`, `effectiveness` per family (restored, read, rebuilt, compiled, ratio, untouched, why).",
     "warmup": "`outcome` (pending, running, converged, exhausted, failed, engine_gone, disabled, unwarmed, adopted), "
     "`sentence`, `reason` (one word), "
     "`profile`, `round`, `steps` (name, kind, state, requests, tokens, ttft_first_s, ttft_best_s, ttft_last_s, kernels, "

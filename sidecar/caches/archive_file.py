@@ -1,7 +1,7 @@
 """Generations in one file, to be carried to a store that is out of reach: a tar that holds a store's own names, index first.
 
 Unpacked into an empty folder it is a store. What comes in is believed only after every check that a restore makes of the same
-bytes, and becomes visible last. As images they travel by `oci`.
+bytes, and becomes visible last.
 """
 
 from __future__ import annotations

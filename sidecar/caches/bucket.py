@@ -18,12 +18,11 @@ from sidecar.caches.bucket_client import client
 from sidecar.caches.bucket_errors import explained
 from sidecar.caches.bucket_stream import ObjectParts, RangeStream
 from sidecar.caches.manifest import Pack
-from sidecar.caches.medium import Checkpoint, Medium, no_checkpoint, pieces
+from sidecar.caches.medium import Checkpoint, Medium, no_checkpoint
 from sidecar.caches.publish_messages import StoreMode
 from sidecar.caches.store import Store
-from sidecar.caches.volume import FULL, NOT_ALLOWED
-from sidecar.errors import FileUnreadable, StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable
-from sidecar.files import JSON_LIMIT, NOTHING, Content, is_temporary, json_object, temporary_name
+from sidecar.errors import FileUnreadable, StoreDamaged, StoreUnavailable
+from sidecar.files import JSON_LIMIT, NOTHING, Content, is_temporary, json_object, pieces, temporary_name
 
 #: Bytes of one request, for reading and for the parts of what is uploaded in several (S3: at least 5 MiB).
 PART = 8 << 20
@@ -277,30 +276,16 @@ class Bucket(Medium):
                 if self._age_s(CLOCK / name, clock_in) > older_s:
                     self._remove(CLOCK / name)
 
-    @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        if self._mode == "read-only":
-            raise StoreReadOnly(
-                f"The store {self.location} is used read-only (WARMUP_STORE_MODE), nothing is published."
-            )
-        with self._reported(what):
-            try:
-                yield
-            except OSError as error:
-                if error.errno in NOT_ALLOWED:
-                    raise StoreReadOnly(
-                        f"The store {self.location} can't be written ({error.strerror}), or set WARMUP_STORE_MODE=read-only."
-                    ) from error
-                raise
+    @property
+    def shown(self) -> str:
+        """Give the URL."""
+        return self.location
 
-    @contextlib.contextmanager
-    def _reported(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in FULL:
-                raise StoreFull(f"The store {self.location} is full ({error.strerror}); give it more room.") from error
-            raise StoreUnavailable(f"The store {self.location} failed to {what}: {error.strerror or error}.") from error
+    def _unwritable(self, error: OSError) -> str:
+        return f" ({error.strerror}), or set WARMUP_STORE_MODE=read-only."
+
+    def _failed(self, error: OSError) -> str:
+        return f": {error.strerror or error}."
 
 
 class BucketStore(Bucket, Store):

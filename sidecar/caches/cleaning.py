@@ -18,8 +18,9 @@ from typing import Any
 from sidecar.caches.choice import DEATHS
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.manifest import sequence_of
+from sidecar.caches.messages import Limits
 from sidecar.caches.ownership import SCOPES
-from sidecar.caches.retention import Generation, Going, Key, Limits, Plan, Planner
+from sidecar.caches.retention import Generation, Going, Key, Plan, Planner
 from sidecar.caches.standing import standings
 from sidecar.caches.store import Store
 from sidecar.caches.upkeep import Kept

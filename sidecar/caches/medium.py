@@ -6,20 +6,24 @@ operation is done is told by `volume` and `bucket`.
 
 from __future__ import annotations
 
+import errno
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 from sidecar.caches.manifest import Pack
-from sidecar.errors import StoreDamaged
+from sidecar.caches.publish_messages import StoreMode
+from sidecar.errors import StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable
 from sidecar.files import NOTHING, Content, json_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 SAFE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Checkpoint = Callable[[str], None]
@@ -62,19 +66,48 @@ class Medium(ABC):
     root: Path
     #: Where a bucket's archives are written before they are sent; None: the system's directory for temporary files.
     spool: Path | None = None
+    _mode: StoreMode
     _checkpoint: Checkpoint
 
     @abstractmethod
     def check(self) -> None:
         """Make sure that the store is there. Raises StoreUnavailable with a sentence."""
 
+    @property
     @abstractmethod
-    def _writing(self, what: str) -> AbstractContextManager[None]:
-        """Turn what goes wrong while writing into StoreReadOnly, StoreFull or StoreUnavailable."""
+    def shown(self) -> str:
+        """Give the place as sentences name it."""
 
     @abstractmethod
-    def _reported(self, what: str) -> AbstractContextManager[None]:
+    def _unwritable(self, error: OSError) -> str:
+        """Go on after "The store … can't be written": why, and what to do about it."""
+
+    @abstractmethod
+    def _failed(self, error: OSError) -> str:
+        """Go on after "The store … failed to …": why, and what to do about it."""
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """Turn what goes wrong while writing into StoreReadOnly, StoreFull or StoreUnavailable."""
+        if self._mode == "read-only":
+            raise StoreReadOnly(f"The store {self.shown} is used read-only (WARMUP_STORE_MODE), nothing is published.")
+        with self._reported(what):
+            try:
+                yield
+            except OSError as error:
+                if error.errno in NOT_ALLOWED:
+                    raise StoreReadOnly(f"The store {self.shown} can't be written{self._unwritable(error)}") from error
+                raise
+
+    @contextmanager
+    def _reported(self, what: str) -> Iterator[None]:
         """Turn what goes wrong into StoreFull or StoreUnavailable."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in FULL:
+                raise StoreFull(f"The store {self.shown} is full ({error.strerror}); give it more room.") from error
+            raise StoreUnavailable(f"The store {self.shown} failed to {what}{self._failed(error)}") from error
 
     @abstractmethod
     def _names(self, folder: Path) -> list[str]:
@@ -162,8 +195,3 @@ class Medium(ABC):
         with self._writing(f"write to {folder.name}"), suppress(FileExistsError):
             self._create(folder / f"{name}.json", json_bytes({"format": 1, **record}))
             self._checkpoint(folder.name)
-
-
-def pieces(data: Content) -> Iterator[bytes]:
-    """Give the pieces of what is to be written."""
-    yield from (data,) if isinstance(data, bytes) else data()

@@ -214,16 +214,26 @@ class BootsResult(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleanRequest(Message):
-    """Clean the store up by these limits (`retention.Limits`), unless somebody began to less than `interval_s` seconds ago."""
+class Limits(Message):
+    """What of a store is kept; 0 is no limit. Times in seconds, sizes in bytes.
 
-    store: str
-    interval_s: float
-    grace_s: float
+    `grace_s` is how long nothing at all is removed.
+    """
+
     count: int = 0
     age_s: float = 0.0
     unused_s: float = 0.0
-    limit_bytes: int = 0
+    bytes: int = 0
+    grace_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRequest(Message):
+    """Clean the store up by these limits, unless somebody began to less than `interval_s` seconds ago."""
+
+    store: str
+    interval_s: float
+    limits: Limits
     keys_file: str = ""
     signing_file: str = ""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sidecar.caches.fingerprint import KeyScope
+from sidecar.caches.messages import Limits
 from sidecar.caches.racing import UNSEEN_S
 
 if TYPE_CHECKING:
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
 
 #: States of a generation that can be restored; the others are no reason to let go of an older one.
 USABLE = frozenset({"candidate", "proven"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What is kept; 0 is no limit. Times in seconds, sizes in bytes. `grace_s` is how long nothing at all is removed."""
-
-    count: int = 0
-    age_s: float = 0.0
-    unused_s: float = 0.0
-    bytes: int = 0
-    grace_s: float
 
 
 def limits_of(settings: Settings) -> Limits:

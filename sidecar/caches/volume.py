@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 from sidecar.caches.manifest import Pack
 from sidecar.caches.medium import Checkpoint, Medium, no_checkpoint
 from sidecar.caches.publish_messages import StoreMode
-from sidecar.errors import FileUnreadable, StoreDamaged, StoreFull, StoreReadOnly, StoreUnavailable
+from sidecar.errors import FileUnreadable, StoreDamaged, StoreUnavailable
 from sidecar.files import (
     FILE_MODE,
     NOTHING,
@@ -36,8 +36,6 @@ from sidecar.files import (
     write_durably,
 )
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 # A network volume says so when a file was replaced or is held by another client: worth another try.
 PASSING = frozenset({errno.ESTALE, errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
 # There is something under the name, and it is no file: somebody's doing, which no other try and no waiting changes.
@@ -246,31 +244,16 @@ class Volume(Medium):
                 self._sleep(RETRY_S)
         return action()
 
-    @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        if self._mode == "read-only":
-            raise StoreReadOnly(f"The store {self.root} is used read-only (WARMUP_STORE_MODE), nothing is published.")
-        with self._reported(what):
-            try:
-                yield
-            except OSError as error:
-                if error.errno in NOT_ALLOWED:
-                    raise StoreReadOnly(
-                        f"The store {self.root} can't be written ({error.strerror}); mount it writable for this user "
-                        "or group, or set WARMUP_STORE_MODE=read-only."
-                    ) from error
-                raise
+    @property
+    def shown(self) -> str:
+        """Give the directory."""
+        return str(self.root)
 
-    @contextlib.contextmanager
-    def _reported(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in FULL:
-                raise StoreFull(f"The store {self.root} is full ({error.strerror}); give it more room.") from error
-            raise StoreUnavailable(
-                f"The store {self.root} failed to {what} ({error.strerror or error}); check its volume and server."
-            ) from error
+    def _unwritable(self, error: OSError) -> str:
+        return f" ({error.strerror}); mount it writable for this user or group, or set WARMUP_STORE_MODE=read-only."
+
+    def _failed(self, error: OSError) -> str:
+        return f" ({error.strerror or error}); check its volume and server."
 
 
 class StoreStream(io.RawIOBase):

@@ -139,24 +139,16 @@ def clean(request: CleanRequest) -> CleanResult:
     """Clean the store up if it is time to; what goes wrong is told in the result."""
     from sidecar.caches.cleaning import clean as remove
     from sidecar.caches.messages import CleanResult
-    from sidecar.caches.retention import Limits
     from sidecar.caches.store import open_store
     from sidecar.caches.trust import KeyFiles, trust
 
-    limits = Limits(
-        count=request.count,
-        age_s=request.age_s,
-        unused_s=request.unused_s,
-        bytes=request.limit_bytes,
-        grace_s=request.grace_s,
-    )
     try:
         store = open_store(request.store, "read-write", time.sleep)
         store.trust = trust(KeyFiles(request.keys_file, request.signing_file), time.time)
         # A time to come was written before the store's clock was set back.
         if 0 <= store.last_cleaned_s() < request.interval_s:
             return CleanResult()
-        return CleanResult(sentence=remove(store, limits, dry=False, now=time.time).sentence)
+        return CleanResult(sentence=remove(store, request.limits, dry=False, now=time.time).sentence)
     except WarmupError as error:
         return CleanResult(sentence=str(error), failed=True)
 

@@ -7,12 +7,14 @@ Which paths there are and what their answers mean is said by each engine's own c
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from sidecar.engines import exposition
 from sidecar.engines.connection import Connection, Reply, UnansweredError
+from sidecar.engines.declaration import Connect
 from sidecar.engines.generation import KEY_ADVICE, completion_of
 from sidecar.engines.protocol import (
     EMPTY,
@@ -59,7 +61,7 @@ class Deadlines:
     server_info_s: float = 0.5
 
 
-class HttpEngine:
+class HttpEngine(ABC):
     """A client of one server.
 
     `api_key` gives the key or None whenever a request needs it and never raises, `clock` monotonic seconds,
@@ -92,6 +94,19 @@ class HttpEngine:
         self._recognised = not strict
         self._deadlines = deadlines or Deadlines()
         self._hints = hints
+
+    @classmethod
+    def connected(cls, connect: Connect, **more: Any) -> Self:
+        """Make a client as it is asked for, with what only this engine's takes."""
+        return cls(
+            connect.url,
+            api_key=connect.api_key,
+            clock=connect.clock,
+            model=connect.model,
+            strict=connect.strict,
+            hints=connect.hints,
+            **more,
+        )
 
     def use_hints(self, hints: Hints) -> None:
         """Take facts from outside; they count from the next call of `facts`."""
@@ -176,9 +191,9 @@ class HttpEngine:
         """Give what reads the answer to a request."""
         return Answer(first_text=request.on_first_token)
 
+    @abstractmethod
     async def _converse(self, request: CompletionRequest, answer: Answer) -> None:
         """Send a request and read its answer. Raises UnansweredError or EngineError; has no deadline of its own."""
-        raise NotImplementedError
 
     async def _model(self, request: CompletionRequest) -> str:
         return request.model or self._wanted or self._served or str((await self._card())[0]["id"])

@@ -21,7 +21,7 @@ from sidecar.golden.limits import Limits
 from sidecar.golden.prompts import Prompt
 from sidecar.warmup import marked_yaml
 from sidecar.warmup.problems import problems_of
-from sidecar.warmup.steps import Strict
+from sidecar.warmup.steps import Strict, known_version
 
 #: Of the form of golden files. A file without `version` is of the newest.
 VERSION = 1
@@ -30,14 +30,6 @@ SIZE_LIMIT = 16 * 1024 * 1024
 STARTER = Path(__file__).with_name("starter.yaml")
 ENDINGS = (".yaml", ".yml", ".json")
 Number = TypeVar("Number", int, float)
-
-
-def _known_version(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool) and value > VERSION:
-        raise ValueError(
-            f"this file is of version {value}, and this program knows versions up to {VERSION}; install a newer one"
-        )
-    return value
 
 
 def _split(kind: type[Number], value: Any) -> Any:
@@ -115,7 +107,7 @@ class Recorded(Strict):
 class _Prompts(Strict):
     """What files of prompts with and without answers have in common."""
 
-    version: Annotated[Literal[1], BeforeValidator(_known_version)] = 1
+    version: Annotated[Literal[1], BeforeValidator(known_version(VERSION))] = 1
     description: str = ""
     limits: Limits = Limits()
     passages: dict[str, str] = Field(default_factory=dict)

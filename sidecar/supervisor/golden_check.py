@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sidecar.config import Settings
 from sidecar.engines.protocol import EngineFacts
 from sidecar.errors import WarmupError
 from sidecar.supervisor.pod import Pod
@@ -44,9 +45,9 @@ class Checked:
         return {**self.result.to_json(), **({"golden": dict(self.golden)} if self.golden is not None else {})}
 
 
-def deadline(settings: Any) -> float:
+def deadline(settings: Settings) -> float:
     """Give how many seconds more an output check may take because of the golden file."""
-    return float(settings.golden_timeout_s + LOAD_S + GRACE_S) if settings.golden is not None else 0.0
+    return settings.golden_timeout_s + LOAD_S + GRACE_S if settings.golden is not None else 0.0
 
 
 async def compare(pod: Pod, facts: EngineFacts, so_far: VerifyResult, salt: str) -> Checked:

@@ -18,15 +18,10 @@ async def clean(pod: Pod) -> None:
     settings = pod.settings
     if not settings.store_gc_interval_s or not pod.store or settings.store_mode == "read-only":
         return
-    limits = limits_of(settings)
     request = CleanRequest(
         store=pod.store,
         interval_s=settings.store_gc_interval_s,
-        grace_s=limits.grace_s,
-        count=limits.count,
-        age_s=limits.age_s,
-        unused_s=limits.unused_s,
-        limit_bytes=limits.bytes,
+        limits=limits_of(settings),
         keys_file=str(settings.trusted_keys_file or ""),
         signing_file=str(settings.signing_key_file or ""),
     )

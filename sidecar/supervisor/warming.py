@@ -45,6 +45,15 @@ _REQUEST_OUTCOME = {"done": "ok", "unsupported": "unsupported"}
 async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
     """Warm the engine up. Raises ProfileError or EngineError when it can't even begin."""
     pod.board.warmup = {"outcome": "running", "sentence": "Asking the engine for its limits.", "steps": [], "round": 0}
+    # Read while the engine is asked and the profile chosen: the first request waits for what others died of.
+    earlier = asyncio.create_task(history.read(pod), name="read earlier boots")
+    try:
+        return await _warm(pod, command, earlier)
+    finally:
+        earlier.cancel()
+
+
+async def _warm(pod: Pod, command: lifecycle.Warm, earlier: deaths.Records) -> lifecycle.Event:
     await _count_kernels_of_the_start(pod)
     pod.show_kernels()
     try:
@@ -58,7 +67,7 @@ async def warm(pod: Pod, command: lifecycle.Warm) -> lifecycle.Event:
         pod.board.tell(f"Profile {profile.name}: {note}")
     known = await _coverage(pod)
     pod.board.tell(f"Warm-up begins. {why}: {plan.requests} requests and {plan.tokens} tokens a round.")
-    result = await _send(pod, facts, plan, known)
+    result = await _send(pod, facts, plan, known, earlier)
     _note(pod, result)
     pod.board.coverage = coverage_map.picture(plan, known, result.coverage, result.replayed)
     await _keep(pod, known, result.coverage)
@@ -71,13 +80,14 @@ def check_deadline_s(settings: Settings) -> float:
     return max(settings.request_timeout_s, output.IN_TURN * one) + GRACE_S + golden_check.deadline(settings)
 
 
-async def _send(pod: Pod, facts: EngineFacts, plan: Plan, known: Coverage | None) -> WarmResult:
-    """Send the plan, while earlier boots of the key are asked what they had, and what they died of."""
+async def _send(
+    pod: Pod, facts: EngineFacts, plan: Plan, known: Coverage | None, earlier: deaths.Records
+) -> WarmResult:
+    """Send the plan, while it is compared with what `earlier` boots of the key had, and died of."""
     settings, policy = pod.settings, plan.profile.policy
     caps = WarmPolicy(budget_s=settings.warm_budget_s, request_timeout_s=_request_timeout_s(pod, facts))
     before = await pinned.usage(pod.engine) if pinned.may_pin(facts) else None
     convicted, digest, ends = pod.convict(), coverage.plan_digest(plan), _ends(pod)
-    earlier = asyncio.create_task(history.read(pod), name="read earlier boots")
     sharing = asyncio.create_task(deaths.share(pod, convicted, digest), name="share deaths")
     comparing = asyncio.create_task(room.compare(pod, facts, earlier), name="compare KV cache")
     try:
@@ -97,7 +107,7 @@ async def _send(pod: Pod, facts: EngineFacts, plan: Plan, known: Coverage | None
             # Nothing is waited for after a death: the launcher's word of it cancels this, and who is to blame would be lost.
             await asyncio.gather(comparing, sharing)
     finally:
-        for aside in (comparing, sharing, earlier):
+        for aside in (comparing, sharing):
             aside.cancel()
     return result
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic
 from pydantic import BeforeValidator, Field
@@ -23,21 +23,13 @@ from sidecar.warmup.matching import Match
 from sidecar.warmup.problems import problems_of
 from sidecar.warmup.search_terms import Search
 from sidecar.warmup.sizes import Size
-from sidecar.warmup.steps import Strict
+from sidecar.warmup.steps import Strict, known_version
 from sidecar.warmup.task_steps import AnyStep
 
 #: Folder of the shipped profiles inside an installed package.
 PACKAGED = "_profiles"
 #: Of the form of profile files. A file without `version` is of the newest.
 VERSION = 1
-
-
-def _known_version(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool) and value > VERSION:
-        raise ValueError(
-            f"this file is of version {value}, and this program knows versions up to {VERSION}; install a newer one"
-        )
-    return value
 
 
 class Assume(Strict):
@@ -106,7 +98,7 @@ class Profile(Strict):
     OTHER_KEYS: ClassVar[tuple[str, ...]] = (inheritance.EXTENDS, inheritance.WITHOUT)
 
     name: str = ""
-    version: Annotated[Literal[1], BeforeValidator(_known_version)] = 1
+    version: Annotated[Literal[1], BeforeValidator(known_version(VERSION))] = 1
     description: str = Field(min_length=1)
     only_extended: bool = False
     match: Match = Match()

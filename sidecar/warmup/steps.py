@@ -6,7 +6,7 @@ Kinds for tasks, adapters, ranks and drafts are in `task_steps.py`; what a step 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
@@ -18,6 +18,19 @@ from sidecar.warmup.sizes import Size, Sizes
 
 #: Of this type are the errors for unknown keys; the context names the key, so that its line can be shown.
 UNKNOWN_KEY = "unknown_key"
+
+
+def known_version(newest: int) -> Callable[[Any], Any]:
+    """Make a check that refuses a file of a newer form with advice, before its value is compared."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool) and value > newest:
+            raise ValueError(
+                f"this file is of version {value}, and this program knows versions up to {newest}; install a newer one"
+            )
+        return value
+
+    return check
 
 
 class Strict(pydantic.BaseModel):

@@ -15,9 +15,8 @@ import traceback
 from pathlib import Path
 
 from sidecar.caches import archive_file, cleaning
-from sidecar.caches.messages import PublishRequest
+from sidecar.caches.messages import Limits, PublishRequest
 from sidecar.caches.publish import PublishTools, publish
-from sidecar.caches.retention import Limits
 from sidecar.caches.store import open_store
 from tests.fakes.live_cache import facts
 from tests.faults.cache_steps import Countdown

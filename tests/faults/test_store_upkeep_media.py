@@ -11,7 +11,7 @@ import pytest
 from sidecar.caches import archive_file
 from sidecar.caches.cleaning import clean
 from sidecar.caches.manifest import Manifest, generation_name
-from sidecar.caches.retention import Limits
+from sidecar.caches.messages import Limits
 from sidecar.caches.store import Store, open_store
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.errors import Unsigned, Untrusted

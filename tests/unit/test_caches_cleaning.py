@@ -14,7 +14,7 @@ from sidecar.caches.claims import Claims
 from sidecar.caches.cleaning import Cleaned, clean
 from sidecar.caches.client import CacheClient, CleanRequest
 from sidecar.caches.manifest import Pack
-from sidecar.caches.retention import Limits
+from sidecar.caches.messages import Limits
 from sidecar.caches.store import DirectoryStore
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.caches.upkeep import RECORDS_KEPT
@@ -220,7 +220,7 @@ def test_a_key_that_is_used_daily_is_not_unused_though_no_more_boots_are_recorde
 
 async def test_publishers_clean_up_once_in_the_interval_and_say_so(stored: Stored) -> None:
     client = CacheClient(time.monotonic)
-    request = CleanRequest(store=str(stored.place), interval_s=3600.0, grace_s=0.0, count=1)
+    request = CleanRequest(store=str(stored.place), interval_s=3600.0, limits=Limits(grace_s=0.0, count=1))
     assert "2 generations" in (await client.clean(request, 60)).sentence
     stored.publish("d")
     assert (await client.clean(request, 60)).sentence == ""
@@ -230,7 +230,7 @@ async def test_publishers_clean_up_once_in_the_interval_and_say_so(stored: Store
 
 async def test_a_store_that_is_away_is_told_and_nothing_else(tmp_path: Path) -> None:
     result = await CacheClient(time.monotonic).clean(
-        CleanRequest(store=str(tmp_path / "no"), interval_s=1, grace_s=1), 60
+        CleanRequest(store=str(tmp_path / "no"), interval_s=1, limits=Limits(grace_s=1)), 60
     )
     assert result.failed
     assert "does not exist" in result.sentence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.caches.retention import Generation, Key, Limits, Plan, Planner, kept_for_ever
+from sidecar.caches.messages import Limits
+from sidecar.caches.retention import Generation, Key, Plan, Planner, kept_for_ever
 
 GRACE_S = 600.0
 DAY_S = 86400.0

@@ -8,55 +8,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sidecar.caches.commit import commit
-from sidecar.caches.messages import PublishRequest, PublishResult, RestoreRequest, RestoreResult
-from sidecar.caches.publish import PublishTools, publish
-from sidecar.caches.restore import RestoreTools, restore
 from sidecar.caches.store import DirectoryStore
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.errors import Untrusted
 from tests.fakes import keys
-from tests.fakes import live_cache as fake
+from tests.fakes.stored import Stored
 
 ROOT = Path(__file__).parents[2]
 
 
-class Site:
+class Site(Stored):
     """One store, a live cache for each pod, two pairs of keys."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.store, self.live = root, root / "store", root / "live"
-        self.store.mkdir()
+        super().__init__(root)
         self.ours, self.theirs = keys.pair(root, "ours"), keys.pair(root, "theirs")
 
-    def publish(self, kernel: str, **fields: Any) -> PublishResult:
-        # The same path in every pod, since it is a part of the key.
-        shutil.rmtree(self.live, ignore_errors=True)
-        fake.deep_gemm_kernel(self.live, kernel)
-        request = PublishRequest(
-            store=str(self.store), live_cache=str(self.live), facts=fake.facts(), attempt="p", settle_s=0, **fields
-        )
-        return publish(request, PublishTools(clock=time.monotonic, now=time.time, sleep=lambda _s: None))
-
-    def restore(self, **fields: Any) -> RestoreResult:
-        shutil.rmtree(self.live, ignore_errors=True)
-        self.live.mkdir()
-        request = RestoreRequest(
-            store=str(self.store), live_cache=str(self.live), facts=fake.facts(), attempt="1-1-00000000", **fields
-        )
-        result = restore(request, RestoreTools(clock=time.monotonic, sleep=lambda _s: None))
-        commit(self.live, result.commit, result.clear)
-        return result
-
-    def kernels(self) -> set[str]:
-        return {path.name.removeprefix("kernel.") for path in (self.live / "deep_gemm" / "cache").glob("*")}
-
-    def generations(self) -> list[Path]:
-        return sorted(self.store.glob("v1/toolchain/*/generations/*"))
+    def folders(self) -> list[Path]:
+        return sorted(self.place.glob("v1/toolchain/*/generations/*"))
 
 
 @pytest.fixture
@@ -105,7 +77,7 @@ def test_only_refused_generations_mean_a_cold_start_that_says_why(site: Site) ->
 @pytest.mark.parametrize("file", ["manifest.json", "manifest.json.sig"])
 def test_no_byte_of_manifest_or_signature_can_be_changed(site: Site, file: str) -> None:
     site.publish("a", **site.ours.fields)
-    [generation] = site.generations()
+    [generation] = site.folders()
     original = (generation / file).read_bytes()
     for place in range(0, len(original), max(1, len(original) // 15)):
         changed = bytearray(original)
@@ -119,14 +91,14 @@ def test_no_byte_of_manifest_or_signature_can_be_changed(site: Site, file: str) 
 
 def test_a_manifest_that_was_written_otherwise_but_says_the_same_is_not_the_signed_one(site: Site) -> None:
     site.publish("a", **site.ours.fields)
-    path = site.generations()[0] / "manifest.json"
+    path = site.folders()[0] / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text())))
     assert site.restore(**site.ours.trusting).rejected == {"untrusted": 1}
 
 
 def test_a_signature_counts_for_no_other_scope_key_or_name(site: Site) -> None:
     site.publish("a", **site.ours.fields)
-    [generation] = site.generations()
+    [generation] = site.folders()
     signature = (generation / "manifest.json.sig").read_bytes()
     known = trust(KeyFiles(trusted=str(site.ours.public)), time.time)
     assert known is not None
@@ -139,10 +111,10 @@ def test_a_signature_counts_for_no_other_scope_key_or_name(site: Site) -> None:
 
 def test_a_generation_that_was_copied_under_another_key_with_its_signature_is_refused(site: Site) -> None:
     site.publish("a", **site.ours.fields)
-    [generation] = site.generations()
-    other = site.store / "v1/toolchain" / ("f" * 32)
+    [generation] = site.folders()
+    other = site.place / "v1/toolchain" / ("f" * 32)
     shutil.copytree(generation, other / "generations" / generation.name)
-    store = DirectoryStore(site.store, "read-only", lambda _s: None)
+    store = DirectoryStore(site.place, "read-only", lambda _s: None)
     store.trust = trust(KeyFiles(trusted=str(site.ours.public)), time.time)
     with pytest.raises(Untrusted, match="another one"):
         store.read_manifest("toolchain", other.name, generation.name)
@@ -151,8 +123,8 @@ def test_a_generation_that_was_copied_under_another_key_with_its_signature_is_re
 def test_a_changed_archive_is_refused_by_the_digests_that_were_signed(site: Site) -> None:
     site.publish("a", **site.ours.fields)
     site.publish("b", **site.theirs.fields)
-    first, second = (json.loads((each / "manifest.json").read_text())["packs"][-1] for each in site.generations())
-    packs = site.store / "v1/packs"
+    first, second = (json.loads((each / "manifest.json").read_text())["packs"][-1] for each in site.folders())
+    packs = site.place / "v1/packs"
     shutil.copy(packs / f"{second['digest']}.tar.zst", packs / f"{first['digest']}.tar.zst")
     assert site.restore(**site.ours.trusting).outcome == "failed"
     assert site.kernels() == set()
@@ -160,13 +132,13 @@ def test_a_changed_archive_is_refused_by_the_digests_that_were_signed(site: Site
 
 def test_a_pod_that_trusts_and_cannot_sign_publishes_nothing_and_says_who_does(site: Site) -> None:
     found = site.publish("a", **site.ours.trusting)
-    assert (found.outcome, [*site.store.rglob("*")]) == ("read_only", [])
+    assert (found.outcome, [*site.place.rglob("*")]) == ("read_only", [])
     assert "WARMUP_SIGNING_KEY_FILE" in found.sentence
 
 
 def test_a_key_that_is_not_among_the_trusted_publishes_nothing(site: Site) -> None:
     found = site.publish("a", keys_file=str(site.ours.public), signing_file=str(site.theirs.private))
-    assert (found.outcome, [*site.store.rglob("*")]) == ("read_only", [])
+    assert (found.outcome, [*site.place.rglob("*")]) == ("read_only", [])
     assert "not among those of" in found.sentence
 
 
@@ -175,7 +147,7 @@ def test_who_signs_never_signs_what_somebody_else_published(site: Site, trusting
     site.publish("a", **site.ours.fields)
     site.publish("planted")
     site.publish("b", signing_file=str(site.ours.private), keys_file=str(site.ours.public) if trusting else "")
-    assert len(site.generations()) == 3
+    assert len(site.folders()) == 3
     site.restore(**site.ours.trusting)
     assert site.kernels() == {"a", "b"}
 
@@ -190,7 +162,7 @@ def test_an_old_generation_that_was_put_back_is_noticed_and_not_used(site: Site)
         site.publish(kernel, **site.ours.fields)
     seen = dict(site.restore(**site.ours.trusting).signed)
     assert [*seen.values()] == [3]
-    for generation in site.generations()[1:]:
+    for generation in site.folders()[1:]:
         shutil.rmtree(generation)
     found = site.restore(**site.ours.trusting, seen=seen)
     assert (found.outcome, found.rejected) == ("failed", {"rolled_back": 1})
@@ -202,8 +174,8 @@ def test_a_quarantined_newer_generation_is_no_rollback(site: Site) -> None:
     for kernel in "ab":
         site.publish(kernel, **site.ours.fields)
     seen = dict(site.restore(**site.ours.trusting).signed)
-    newest = site.generations()[-1]
-    store = DirectoryStore(site.store, "read-write", lambda _s: None)
+    newest = site.folders()[-1]
+    store = DirectoryStore(site.place, "read-write", lambda _s: None)
     store.quarantine("toolchain", newest.parents[1].name, newest.name, {"reason": "by anybody"})
     found = site.restore(**site.ours.trusting, seen=seen)
     assert (site.kernels(), found.rejected) == ({"a"}, {"quarantined": 1})
@@ -211,12 +183,12 @@ def test_a_quarantined_newer_generation_is_no_rollback(site: Site) -> None:
 
 def test_no_pod_claims_a_generation_that_it_does_not_believe(site: Site) -> None:
     site.publish("a", **site.ours.fields)
-    first = site.generations()[0]
-    store = DirectoryStore(site.store, "read-write", lambda _s: None)
+    first = site.folders()[0]
+    store = DirectoryStore(site.place, "read-write", lambda _s: None)
     store.record_boot("toolchain", first.parents[1].name, f"{first.name}.ready.x", {"outcome": "ready"})
     site.publish("planted")
     found = site.restore(**site.ours.trusting, holder="pod-1")
-    assert (found.claims, [*site.store.rglob("claims")]) == ((), [])
+    assert (found.claims, [*site.place.rglob("claims")]) == ((), [])
 
 
 def test_a_file_of_keys_that_cannot_be_read_means_a_cold_start_with_a_sentence(site: Site) -> None:
@@ -232,7 +204,7 @@ def test_a_worker_without_keys_never_loads_the_library_for_signatures(site: Site
         "import sys, time; from tests.unit.test_caches_signing import Site; from pathlib import Path\n"
         "for name in [each for each in sys.modules if 'cryptography' in each]: del sys.modules[name]\n"
         "site = Site.__new__(Site); site.root = Path(sys.argv[1])\n"
-        "site.store, site.live = site.root / 'store', site.root / 'live'\n"
+        "site.place, site.live = site.root / 'store', site.root / 'live'\n"
         "site.publish('a'); site.restore()\n"
         "print([each for each in sys.modules if 'cryptography' in each])"
     )

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from sidecar.engines import server_facts
 from sidecar.engines.argv import Flag, read_flags
 from sidecar.engines.connection import Reply
-from sidecar.engines.declaration import Claim, Connect, Declaration, Endpoint, MetricNames
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
 from sidecar.engines.exposition import Exposition
 from sidecar.engines.http_engine import HttpEngine
-from sidecar.engines.protocol import CompletionRequest, Engine, EngineFacts, Hint
+from sidecar.engines.protocol import CompletionRequest, EngineFacts, Hint
 from sidecar.engines.stream import Answer
 from sidecar.engines.values import Gathered
 from sidecar.errors import NotAnEngine
@@ -72,24 +72,13 @@ def hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hin
     return {**found, **own}
 
 
-def _make(connect: Connect) -> Engine:
-    return DynamoWorker(
-        connect.url,
-        api_key=connect.api_key,
-        clock=connect.clock,
-        model=connect.model,
-        strict=connect.strict,
-        hints=connect.hints,
-    )
-
-
 _NEVER = Claim("no", "it takes requests from Dynamo's frontend alone: health only, flagged as unwarmed")
 
 ENGINE = Declaration(
     name="dynamo",
     title="Dynamo",
     versions="0.4 to 1.0",
-    make=_make,
+    make=DynamoWorker.connected,
     owners=(),
     command=re.compile(r"\bdynamo\.(vllm|sglang|trtllm|mocker)\b"),
     endpoints=(

@@ -16,11 +16,11 @@ from typing import Any
 from sidecar.engines import server_facts
 from sidecar.engines.argv import Flag, number, read_flags
 from sidecar.engines.connection import Reply
-from sidecar.engines.declaration import Claim, Connect, Declaration, Endpoint, MetricNames
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
 from sidecar.engines.generation import body_of, converse
 from sidecar.engines.http_engine import HttpEngine
 from sidecar.engines.native_answer import NativeAnswer
-from sidecar.engines.protocol import CompletionRequest, Engine, EngineFacts, HealthState, Hint
+from sidecar.engines.protocol import CompletionRequest, EngineFacts, HealthState, Hint
 from sidecar.engines.recognition import json_object
 from sidecar.engines.stream import Answer
 from sidecar.engines.values import Gathered, mapping, text, whole
@@ -238,17 +238,6 @@ def hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hin
     return found
 
 
-def _make(connect: Connect) -> Engine:
-    return SglangEngine(
-        connect.url,
-        api_key=connect.api_key,
-        clock=connect.clock,
-        model=connect.model,
-        strict=connect.strict,
-        hints=connect.hints,
-    )
-
-
 def _unchecked(facts: EngineFacts) -> str:
     """A decode worker without a peer continues from KV blocks that nobody filled."""
     blank = "A decode worker of SGLang is warmed without a peer, from KV blocks that hold nothing"
@@ -259,7 +248,7 @@ ENGINE = Declaration(
     name="sglang",
     title="SGLang",
     versions="0.4.6 to 0.5.23",
-    make=_make,
+    make=SglangEngine.connected,
     owners=("sglang",),
     command=re.compile(r"(^|\s)sglang\.launch_server\b|(^|[\s/])sglang\s+serve\b"),
     endpoints=(

@@ -15,10 +15,10 @@ from typing import Any
 from sidecar.engines import server_facts
 from sidecar.engines.argv import Flag, number, positional, read_flags
 from sidecar.engines.connection import UnansweredError
-from sidecar.engines.declaration import Claim, Connect, Declaration, Endpoint, MetricNames
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
 from sidecar.engines.generation import body_of, converse
 from sidecar.engines.http_engine import HttpEngine, text_of, typed
-from sidecar.engines.protocol import CompletionRequest, Engine, EngineFacts, EngineStats, Hint
+from sidecar.engines.protocol import CompletionRequest, EngineFacts, EngineStats, Hint
 from sidecar.engines.recognition import json_object
 from sidecar.engines.stream import Answer
 from sidecar.engines.values import Gathered, mapping, text, whole
@@ -148,18 +148,6 @@ def hints(words: Sequence[str], _environment: Mapping[str, str]) -> dict[str, Hi
     return found
 
 
-def _make(connect: Connect) -> Engine:
-    return TrtllmEngine(
-        connect.url,
-        api_key=connect.api_key,
-        clock=connect.clock,
-        model=connect.model,
-        strict=connect.strict,
-        hints=connect.hints,
-        consume_metrics=connect.consume_metrics,
-    )
-
-
 def _unwarmed(facts: EngineFacts) -> str:
     """A context worker keeps KV blocks until its peer fetches them, a generation worker needs what one has sent."""
     return "" if facts.role in (None, "both") else f"The engine's role is {facts.role}"
@@ -169,7 +157,7 @@ ENGINE = Declaration(
     name="trtllm",
     title="TensorRT-LLM",
     versions="1.0 to 1.4",
-    make=_make,
+    make=lambda connect: TrtllmEngine.connected(connect, consume_metrics=connect.consume_metrics),
     owners=("tensorrt_llm",),
     command=re.compile(r"(^|[\s/])trtllm-serve\b"),
     endpoints=(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from sidecar.engines.argv import vllm_hints
-from sidecar.engines.declaration import Claim, Connect, Declaration, Endpoint, MetricNames
-from sidecar.engines.protocol import Engine, EngineFacts
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
+from sidecar.engines.protocol import EngineFacts
 from sidecar.engines.vllm import VllmEngine
 
 #: With these a request without transfer parameters is worked on where it arrives and leaves nothing pinned: their
@@ -28,17 +28,6 @@ LOCAL_WITHOUT_PARAMETERS = (
 )
 
 
-def _make(connect: Connect) -> Engine:
-    return VllmEngine(
-        connect.url,
-        api_key=connect.api_key,
-        clock=connect.clock,
-        model=connect.model,
-        strict=connect.strict,
-        hints=connect.hints,
-    )
-
-
 def _unwarmed(facts: EngineFacts) -> str:
     if facts.role in (None, "both"):
         return ""
@@ -51,7 +40,7 @@ ENGINE = Declaration(
     name="vllm",
     title="vLLM",
     versions="0.6 to 0.33",
-    make=_make,
+    make=VllmEngine.connected,
     owners=("vllm",),
     command=re.compile(r"(^|[\s/])vllm\s+serve\b|\bvllm\.entrypoints\b"),
     endpoints=(
