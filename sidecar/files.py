@@ -32,6 +32,8 @@ NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errn
 # What to write: bytes, or what gives them piece by piece each time it is called.
 Content = bytes | Callable[[], Iterable[bytes]]
 NOTHING: Mapping[str, Content] = MappingProxyType({})
+# What is no path: the URL of a bucket.
+BUCKETS = ("s3://", "gs://", "az://")
 
 
 def temporary_name(path: Path) -> Path:

@@ -16,7 +16,6 @@ from sidecar.errors import StoreUnavailable
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-SCHEMES = ("s3://", "gs://", "az://")
 #: A request that moves at most `bucket.PART` bytes: slower than 140 kB a second is as good as not at all.
 REQUEST_S = 30
 CONNECT_S = 5
@@ -24,11 +23,6 @@ CONNECT_S = 5
 RETRIES = 4
 RETRY_S = 40
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2
-
-
-def is_url(location: str) -> bool:
-    """Say whether a store's location is the URL of a bucket."""
-    return location.startswith(SCHEMES)
 
 
 def client(location: str, environment: Mapping[str, str]) -> ObjectStore:

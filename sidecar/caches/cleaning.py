@@ -94,7 +94,7 @@ def clean(store: Store, limits: Limits, *, dry: bool, now: Callable[[], float]) 
     seen = _look(store, now(), packs, limits)
     plan = Planner(seen.keys, seen.sizes, limits).plan()
     # Only what was out of use before this run, too: what becomes free now is being read, perhaps.
-    ripe = {digest for digest in store.out_of_use(limits.grace_s) if digest in _out_of_use(seen, packs)}
+    ripe = store.out_of_use(limits.grace_s) & _out_of_use(seen, packs).keys()
     if not dry:
         # Before anything becomes free by this run, so that no other run takes an old note for a note of that.
         store.forget_out_of_use(limits.grace_s)

@@ -21,7 +21,7 @@ from sidecar.caches.medium import Checkpoint, PackStream, Parts, no_checkpoint
 from sidecar.caches.publish_messages import StoreMode
 from sidecar.caches.racing import UNSEEN_S
 from sidecar.caches.records import VERSION
-from sidecar.caches.upkeep import MANIFEST, MANIFEST_LIMIT, ORPHAN_S, RECORD_FOLDERS, Upkeep
+from sidecar.caches.upkeep import MANIFEST, MANIFEST_LIMIT, Upkeep
 from sidecar.caches.volume import Volume
 from sidecar.errors import (
     FileUnreadable,
@@ -32,7 +32,7 @@ from sidecar.errors import (
     StoreUnavailable,
     WarmupError,
 )
-from sidecar.files import Content, json_bytes
+from sidecar.files import BUCKETS, Content, json_bytes
 
 if TYPE_CHECKING:
     from sidecar.caches.signing import Trust
@@ -264,8 +264,7 @@ class Store(Upkeep):
         """
         with contextlib.suppress(StoreFull, StoreUnavailable), self._writing("sweep"):
             keys = [self._key(scope, known.key(scope)) for scope in BOTH] if known else []
-            folders = (self._pack_folder, *keys, *(key / kind for key in keys for kind in RECORD_FOLDERS))
-            self._sweep(folders, self._pack_folder, ORPHAN_S)
+            self._sweep_keys(keys)
 
 
 class DirectoryStore(Volume, Store):
@@ -281,7 +280,7 @@ def open_store(
     """
     store: Store
     *fronts, location = location.split(",")
-    if location.startswith(("s3://", "gs://", "az://")):
+    if location.startswith(BUCKETS):
         from sidecar.caches.bucket import open_bucket
 
         store = open_bucket(location, mode, checkpoint)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -213,13 +213,12 @@ class Upkeep(Records):
         """Remove what writers that died left under temporary names a day or more ago, wherever it lies."""
         keys = [self._key(scope, key) for scope in BOTH for key in self._names(self.root / VERSION / scope)]
         with self._writing("sweep"):
-            folders = (
-                self._pack_folder,
-                self._gc_folder,
-                *keys,
-                *(key / kind for key in keys for kind in RECORD_FOLDERS),
-            )
-            self._sweep(folders, self._pack_folder, ORPHAN_S)
+            self._sweep_keys(keys, self._gc_folder)
+
+    def _sweep_keys(self, keys: Sequence[Path], *more: Path) -> None:
+        """Sweep the archives, some keys with their records, and more folders."""
+        folders = (self._pack_folder, *more, *keys, *(key / kind for key in keys for kind in RECORD_FOLDERS))
+        self._sweep(folders, self._pack_folder, ORPHAN_S)
 
     def _gc_notes(self) -> list[tuple[str, float]]:
         with self._writing("look at its notes"):

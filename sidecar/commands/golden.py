@@ -18,7 +18,7 @@ import click
 
 from sidecar import config
 from sidecar.commands import golden_life
-from sidecar.commands.engine_port import Connected, connected, settings_for
+from sidecar.commands.engine_port import connected, settings_for
 from sidecar.commands.numbers import Number
 from sidecar.commands.settings_flags import settings_options
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, GoldenError, UsageError
@@ -156,12 +156,8 @@ async def _check(settings: config.Settings, golden: GoldenSet, deadline_s: float
     async with connected(settings) as target:
         return await check(
             target.engine, target.facts, golden,
-            salt=_salt(), deadline_s=deadline_s, progress=counter, asleep=_asleep(target),
+            salt=_salt(), deadline_s=deadline_s, progress=counter, asleep=target.asleep,
         )  # fmt: skip
-
-
-def _asleep(target: Connected) -> Callable[[], bool]:
-    return target.asleep
 
 
 def _allowing(golden: GoldenSet, percent: float) -> GoldenSet:

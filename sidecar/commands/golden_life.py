@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sidecar.commands.asked import ask_socket, settings_of
-from sidecar.commands.settings_flags import loaded, settings_options
+from sidecar.commands.settings_flags import settings_options
+from sidecar.commands.store_given import STORE, opened
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from sidecar.caches.messages import StoreMode
     from sidecar.caches.store import Store
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
@@ -40,7 +40,7 @@ def run(as_json: bool, **arguments: Any) -> None:
 
 @click.command("lift")
 @click.argument("key", default="")
-@click.option("--store", "location", default="", metavar="DIRECTORY", help="The store; default: WARMUP_STORE.")
+@STORE
 @click.option("--list", "only_list", is_flag=True, help="Show what is remembered, and lift nothing.")
 @_JSON
 def lift(key: str, location: str, only_list: bool, as_json: bool) -> int:
@@ -54,7 +54,7 @@ def lift(key: str, location: str, only_list: bool, as_json: bool) -> int:
       warmup-sidecar golden lift --list
       warmup-sidecar golden lift 60e1
     """
-    store = _open(location, "read-only" if only_list else "read-write")
+    store = opened(location, "read-only" if only_list else "read-write")
     known = {each: store.fallbacks("exact", each) for each in store.keys("exact") if each.startswith(key)}
     known = {each: records for each, records in known.items() if records}
     told = [{"key": each, **record} for each, records in known.items() for record in records]
@@ -89,12 +89,3 @@ def remembered_sentence(record: dict[str, Any]) -> str:
     since = time.strftime(" since %Y-%m-%d %H:%M UTC", time.gmtime(at)) if isinstance(at, int | float) else ""
     why = f" Without it: {record['reason']}" if record.get("reason") else ""
     return f"Engines of key {str(record.get('key'))[:12]} start with the fallback `{record.get('change')}`{since}.{why}"
-
-
-def _open(location: str, mode: StoreMode) -> Store:
-    from sidecar.caches.store import open_store
-
-    where = location or loaded({}).settings.store
-    if not where:
-        raise UsageError("No store is named: give --store DIRECTORY, or set WARMUP_STORE.")
-    return open_store(where, mode, time.sleep)

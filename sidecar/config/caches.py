@@ -15,13 +15,13 @@ from pydantic import Field
 
 from sidecar.config.engine import absolute
 from sidecar.config.group import Group
+from sidecar.files import BUCKETS
 
 #: Suffixes of Kubernetes' quantities (documentation: Reference, Common Definitions, Quantity); smaller ones make no sense here.
 QUANTITIES = {
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
     "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50,
 }  # fmt: skip
-BUCKETS = ("s3://", "gs://", "az://")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGTP]i?|Ki)")
 
 

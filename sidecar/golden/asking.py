@@ -60,7 +60,7 @@ class Asker:
         await self._awake()
         probe = Prompt(name="tokenizer", text=SENTENCE, max_tokens=1)
         for manner in MANNERS:
-            got = await self._send(answer_request(probe, {}, manner, f"{self.salt}-probe", self._left()))
+            got = await self.engine.complete(answer_request(probe, {}, manner, f"{self.salt}-probe", self._left()))
             if got.ok or got.error_kind not in ("unsupported", "broken"):
                 break
         self._must_be_answered(got, "a first sentence")
@@ -94,7 +94,7 @@ class Asker:
     async def _fill(self, prompt: Prompt, salt: str) -> None:
         """Bring a passage into the prefix cache, with one token of an answer that nobody looks at."""
         short = prompt.model_copy(update={"max_tokens": 1})
-        got = await self._send(answer_request(short, self.passages, self.manner, salt, self._left()))
+        got = await self.engine.complete(answer_request(short, self.passages, self.manner, salt, self._left()))
         if got.error_kind not in ("unsupported", "broken"):
             self._must_be_answered(got, f"'{prompt.name}'")
 
@@ -118,7 +118,7 @@ class Asker:
             group = fit[start : start + READ_AT_ONCE]
             requests = [self._reading(each) for each in group]
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(self._send(each)) for each in requests]
+                running = [tasks.create_task(self.engine.complete(each)) for each in requests]
             for prompt, task in zip(group, running, strict=True):
                 if (values := self._read(prompt, task.result())) is not None:
                     found[prompt.name] = values
@@ -171,15 +171,12 @@ class Asker:
     async def _ask(self, prompt: Prompt, salt: str, left: float) -> Completion:
         """Ask once; what breaks is asked again without numbers: those that are none can't be written as JSON."""
         request = answer_request(prompt, self.passages, self.manner, salt, left)
-        got = await self._send(request)
+        got = await self.engine.complete(request)
         if got.error_kind != "broken" or not self.manner.alternatives:
             return got
         plain = answer_request(prompt, self.passages, replace(self.manner, alternatives=0), salt, left)
-        again = await self._send(plain)
+        again = await self.engine.complete(plain)
         return again if again.ok else got
-
-    async def _send(self, request: CompletionRequest) -> Completion:
-        return await self.engine.complete(request)
 
     def _own_salt(self, prompt: Prompt, way: Way) -> str:
         return f"{self.salt}-{way}-{prompt.name}"

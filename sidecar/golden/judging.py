@@ -101,11 +101,6 @@ def margin(places: Mapping[int, float], token: int | None = None) -> float | Non
     return values[0] - other
 
 
-def oddness(got: Completion) -> str:
-    """Say what is degenerate about an answer; empty when nothing is."""
-    return what_is_wrong(got)
-
-
 def _agreement(recorded: Answer, got: Completion) -> tuple[int, bool]:
     """Count the tokens that are the same from the beginning, and say whether all are."""
     if recorded.ids and got.token_ids is not None:

@@ -17,10 +17,11 @@ from sidecar.golden import identity
 from sidecar.golden.asking import Asker
 from sidecar.golden.checking import check, why_unasked
 from sidecar.golden.files import Answer, AnsweredPrompt, GoldenFile, GoldenSet, PromptSet
-from sidecar.golden.judging import margin, oddness
+from sidecar.golden.judging import margin
 from sidecar.golden.limits import Limits
 from sidecar.golden.prompts import Prompt, why_not
 from sidecar.golden.report import GoldenProgress, GoldenResult
+from sidecar.warmup.degenerate import what_is_wrong
 
 #: An engine may drift from the recording by so many times what it drifted from itself.
 ROOM = 3.0
@@ -114,7 +115,7 @@ def _answered(prompt: Prompt, got: Completion) -> AnsweredPrompt:
         prompt_ids=got.prompt_token_ids or (),
         logprobs=_rounded(got.logprobs or ()),
         margins=_rounded([each for each in margins if each is not None]) if None not in margins else (),
-        odd=oddness(got),
+        odd=what_is_wrong(got),
         met=not prompt.expect or re.search(prompt.expect, got.text) is not None,
     )
     return AnsweredPrompt(**prompt.model_dump(), answer=answer)
