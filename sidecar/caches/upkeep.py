@@ -145,8 +145,11 @@ class Upkeep(Records):
             self._checkpoint("records removed")
 
     def remove_key(self, scope: KeyScope, key: str) -> None:
-        """Remove what is left of a key without generations; nothing when there is one after all."""
+        """Remove what is left of a key without generations; nothing when there is one after all, or a remembered fallback."""
         if any(self._is_there(self._generation(scope, key, name)) for name in self.notes(scope, key, ("generations",))):
+            return
+        # What engines need to be good is known until it is lifted, however long none was started.
+        if self.notes(scope, key, ("fallbacks",)):
             return
         with self._writing("remove a key"):
             self._remove_folder(self._key(scope, key))

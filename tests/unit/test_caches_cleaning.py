@@ -240,3 +240,11 @@ def test_a_store_that_is_read_only_is_not_cleaned(stored: Stored) -> None:
     stored.store = DirectoryStore(stored.place, "read-only", lambda _s: None)
     with pytest.raises(Exception, match="read-only"):
         cleaned(stored, count=1)
+
+
+def test_a_remembered_fallback_outlives_the_caches_of_its_key(stored: Stored) -> None:
+    stored.store.remember_fallback(SCOPE, stored.key, "a", {"change": "--kv-cache-dtype auto"})
+    stored.pass_time(9 * GRACE_S)
+    cleaned(stored, unused_s=1.0, later_s=9 * GRACE_S)
+    assert stored.generations() == []
+    assert [each["change"] for each in stored.store.fallbacks(SCOPE, stored.key)] == ["--kv-cache-dtype auto"]
