@@ -302,7 +302,9 @@ def test_a_directory_that_was_not_seen_to_its_end_is_told_as_such(tmp_path: Path
     (tmp_path / "control/attempts").mkdir(parents=True)
     attempt = Attempt(str(tmp_path / "control"))
     settings = {"extra_roots": [], "environment": {}, "not_caches": [], "live_cache": ""}
-    home = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "home")}
+    # One that is not there would stand for /tmp, where others write.
+    (tmp_path / "tmp").mkdir()
+    home = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
     monkeypatch.setattr(unmanaged, "FIRST_LOOK_S", 60.0)
     monkeypatch.setattr(unmanaged, "LOOK_S", 60.0)
     watch = unmanaged.Watch(attempt, unmanaged.Places(settings, home, str(tmp_path / "control")), 0.01)
