@@ -142,7 +142,7 @@ async def test_kernels_that_were_complete_when_a_liveness_probe_killed_are_not_c
     cluster: Cluster,
 ):
     cluster.profile.write_text(cluster.profile.read_text().replace("[1, 17]", "[1, 600, 1100, 1600]"))
-    cluster.tell_next_engine(compile_seconds=0.5)
+    cluster.tell_next_engine(compile_seconds=2)
     spec = cluster.spec()
     named(spec, ENGINE)["livenessProbe"] = {
         "exec": {"command": ["test", "!", "-e", "/run/warmup/too-late"]},
@@ -151,6 +151,9 @@ async def test_kernels_that_were_complete_when_a_liveness_probe_killed_are_not_c
     }
     async with cluster.pod(spec=spec) as pod:
         await pod.until_engine(lambda seen: len(seen["compiled"]) >= 2, "two kernels are compiled")
+        # What begins from here on is never complete, however slowly the probes are run.
+        await pod.tell_engine(compile_seconds=600)
+        cluster.tell_next_engine(compile_seconds=0.1)
         late = pod.runtime.volume("control") / "too-late"
         late.touch()
         await pod.life.until(lambda: bool(pod.life.story.of(ENGINE, "probe failed")), "liveness failed")
