@@ -170,8 +170,8 @@ class RestoreResult(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRequest(Message):
-    """One small record for the store: how a boot on a generation ended, that the generation is quarantined, or with which
-    fallback engines of this key are good.
+    """One small record for the store: how a boot on a generation ended, that the generation is quarantined or that this
+    boot's quarantine of it is taken back, or with which fallback engines of this key are good.
 
     `name` makes a boot's record unique; a quarantine is named after its generation, a fallback after its text.
     """
@@ -180,7 +180,7 @@ class RecordRequest(Message):
     scope: Literal["exact", "toolchain"]
     key: str
     generation: str
-    kind: Literal["boot", "quarantine", "fallback"]
+    kind: Literal["boot", "quarantine", "acquittal", "fallback"]
     name: str
     record: Mapping[str, Any]
 

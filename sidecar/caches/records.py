@@ -153,6 +153,13 @@ class Records(Medium):
                 released += self._remove(path)
         return released > 0
 
+    def acquit(self, scope: KeyScope, key: str, name: str, boot: str) -> bool:
+        """Take back the quarantine that this boot wrote; False when there is none, or it has another one's reason."""
+        if self.quarantine_record(scope, key, name).get("boot") != boot:
+            return False
+        with self._writing("take a quarantine back"):
+            return self._remove(self._key(scope, key) / "quarantine" / f"{name}.json") > 0
+
     def _note(self, scope: KeyScope, key: str, place: tuple[str, ...]) -> Path:
         return self._key(scope, key).joinpath(*place)
 

@@ -117,6 +117,8 @@ def record(request: RecordRequest) -> RecordResult:
         store = open_store(request.store, "read-write", time.sleep)
         if request.kind == "fallback":
             store.remember_fallback(request.scope, request.key, request.name, request.record)
+        elif request.kind == "acquittal":
+            store.acquit(request.scope, request.key, request.generation, str(request.record.get("boot")))
         elif request.kind == "boot":
             ends = store.boot_ends(request.scope, request.key)
             if request.record.get("outcome") == "ready" and ends[request.generation, "ready"] >= READY_RECORDS:

@@ -108,6 +108,7 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
       warmup-sidecar store show 60e1
     """
     from sidecar.caches.inspection import find, state_of
+    from sidecar.commands.golden_life import remembered_sentence
     from sidecar.commands.tables import Grid, make_console, table
     from sidecar.web import words
 
@@ -119,7 +120,7 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
     state = state_of(store, scope, key, name, _watch(watch_s))
     if as_json:
         told = {field: state.to_json()[field] for field in ("state", "detail", "ready", "died", "claim")}
-        click.echo(json.dumps({**manifest.to_json(), **told}))
+        click.echo(json.dumps({**manifest.to_json(), **told, "fallbacks": store.fallbacks(scope, key)}))
         return EXIT_OK
     families: dict[str, tuple[int, int]] = {}
     for file in manifest.files:
@@ -129,6 +130,8 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
         f"{scope} key {key}, generation {name}, builds on {manifest.parent or 'nothing'}, by {manifest.created_by}."
     )
     click.echo(" ".join(filter(None, (f"State: {_state(state)}.", state.detail, _claim(state)))))
+    for record in store.fallbacks(scope, key):
+        click.echo(remembered_sentence({"key": key, **record}))
     rows = [(family, str(count), words.size(size)) for family, (count, size) in sorted(families.items())]
     console = make_console()
     console.print(table(Grid("Families", ("family", "files", "size"), rows, frozenset({"files", "size"}))))

@@ -8,6 +8,7 @@ the sentence that explains it.
 """
 
 from sidecar.lifecycle.events import (
+    Acquit,
     AttemptClosed,
     AttemptOpened,
     AttemptStarted,
@@ -47,6 +48,7 @@ from sidecar.lifecycle.states import LIVE_PHASES, Mode, Phase, Policy, Snapshot,
 from sidecar.lifecycle.table import TABLE, ImpossibleTransition, step
 
 __all__ = [
+    "Acquit",
     "LIVE_PHASES",
     "TABLE",
     "AttemptClosed",

@@ -254,6 +254,14 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Acquit:
+    """Take back that this pod quarantined the generation: it was not to blame."""
+
+    generation: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Remember:
     """Write into the store that the engine is good with this fallback and was not without it, for pods to come."""
 
@@ -299,6 +307,7 @@ Command = (
     | Unprove
     | RecordBoot
     | Quarantine
+    | Acquit
     | Remember
     | RestartEngine
     | RetryLater

@@ -34,6 +34,7 @@ def ready(s: Snapshot) -> Result:
         deaths=0,
         died="",
         cold_retried=False,
+        blamed="",
         failed_starts=0,
         trusted=s.trusted or bool(known),
     )
@@ -57,7 +58,18 @@ def renew(s: Snapshot, why: str) -> Result:
 
 
 def bad(s: Snapshot, policy: Policy) -> Result:
-    """Go through the policies for bad output; the first that can be followed counts, and the last resort is to hold."""
+    """Go through the policies for bad output; the first that can be followed counts, and the last resort is to hold.
+
+    Output that is as bad with empty caches acquits the generation that was blamed: other pods need not start cold for it.
+    """
+    if s.blamed and not s.generation:
+        why = f"with empty caches {_WHAT[s.verify]} too: {s.verify_sentence}"
+        after, commands = _follow(replace(s, blamed=""), policy)
+        return after, (e.Acquit(s.blamed, why), *commands)
+    return _follow(s, policy)
+
+
+def _follow(s: Snapshot, policy: Policy) -> Result:
     for choice in policy.on_golden_failed:
         if choice == "retry-cold" and _may_be_the_caches(s):
             return _retry_cold(s)
@@ -128,6 +140,7 @@ def _retry_cold(s: Snapshot) -> Result:
         Phase.AWAITING_LAUNCHER,
         cold_next=True,
         cold_retried=True,
+        blamed=s.generation,
         generation="",
         identity="",
         restore="",

@@ -69,6 +69,7 @@ class Snapshot:
     `attempt` is the launcher's name for one start of the engine; `identity` tells one engine process from the next.
     `deaths` counts engine deaths before ready on `generation`; `served` says that this attempt was ready once, so that
     its end is no such death; `crashed` that the last attempt ended badly, so that its live cache is not kept as it is;
+    `blamed` is the generation whose output was bad, as long as it is not known whether it would be without it;
     `cold_next` makes the next restore a cold start; `relaunch` that the daemon's own child is started again, because it
     died on a restored cache and may live without it, or gets further on what it compiled.
 
@@ -98,6 +99,7 @@ class Snapshot:
     crashed: bool = False
     cold_next: bool = False
     cold_retried: bool = False
+    blamed: str = ""
     relaunch: bool = False
     adopting: bool = False
     stopping: bool = False

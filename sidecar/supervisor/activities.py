@@ -17,6 +17,8 @@ from sidecar.supervisor import fallbacks, following, history, restoring, serving
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.pod import Pod
 
+_Recorded = lifecycle.Quarantine | lifecycle.Acquit | lifecycle.RecordBoot | lifecycle.Remember
+
 #: Writing one small file into the store; a store that takes longer hangs.
 RECORD_S = 30.0
 
@@ -27,6 +29,8 @@ class PodActivities:
     def __init__(self, pod: Pod, child: Child | None) -> None:
         self._pod = pod
         self._child = child
+        # Where this pod quarantined what: by the time that turns out wrong, another restore has ended.
+        self._quarantined: dict[str, list[tuple[str, str]]] = {}
 
     async def launch(self) -> lifecycle.Event:
         """Run the engine's command until it ends. How it ended is told first, because what follows depends on it."""
@@ -77,7 +81,7 @@ class PodActivities:
             case _:
                 pass
 
-    async def record(self, command: lifecycle.Quarantine | lifecycle.RecordBoot | lifecycle.Remember) -> None:
+    async def record(self, command: _Recorded) -> None:
         """Write a quarantine, the end of a boot or a fallback into the store, in the worker, because the store may hang.
 
         A boot counts for every generation it was restored from; a quarantine for the one that is named.
@@ -85,6 +89,8 @@ class PodActivities:
         try:
             if isinstance(command, lifecycle.Remember):
                 await fallbacks.remember(self._pod, command)
+            elif isinstance(command, lifecycle.Acquit):
+                await self._acquit(command)
             else:
                 await self._record(command)
         finally:
@@ -108,7 +114,16 @@ class PodActivities:
                 told = {"outcome": command.outcome, **history.fields(pod), **room}
                 await self._write("boot", scope, key, generation, told)
             elif generation == command.generation:
+                self._quarantined.setdefault(generation, []).append((scope, key))
                 await self._write("quarantine", scope, key, generation, {"reason": command.reason})
+
+    async def _acquit(self, command: lifecycle.Acquit) -> None:
+        """Take the quarantine back that this pod wrote; that of another pod or of a person stays."""
+        for scope, key in self._quarantined.pop(command.generation, ()):
+            self._pod.board.tell(
+                f"Generation {command.generation} is not quarantined any more, it was not to blame: {command.reason}"
+            )
+            await self._write("acquittal", scope, key, command.generation, {})
 
     async def _write(self, kind: Any, scope: Any, key: str, generation: str, record: dict[str, Any]) -> None:
         pod = self._pod

@@ -43,7 +43,7 @@ class Activities(Protocol):
         """Carry out a short local command that ends in no event: prove, unprove, restart, stop."""
 
     def record(
-        self, command: lifecycle.Quarantine | lifecycle.RecordBoot | lifecycle.Remember
+        self, command: lifecycle.Quarantine | lifecycle.Acquit | lifecycle.RecordBoot | lifecycle.Remember
     ) -> Coroutine[Any, Any, None]:
         """Write a record into the store."""
 
@@ -172,7 +172,7 @@ class Supervisor:
                 self._publisher = asyncio.create_task(
                     self._background_job("publish", self._activities.publish()), name="publish"
                 )
-            case lifecycle.Quarantine() | lifecycle.RecordBoot() | lifecycle.Remember():
+            case lifecycle.Quarantine() | lifecycle.Acquit() | lifecycle.RecordBoot() | lifecycle.Remember():
                 task = asyncio.create_task(
                     self._background_job("record", self._activities.record(command)), name="record"
                 )

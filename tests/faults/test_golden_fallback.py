@@ -154,6 +154,21 @@ def test_a_container_with_wrong_output_on_restored_caches_is_restarted_cold_and_
         container.close()
 
 
+def test_a_generation_is_used_again_when_the_output_is_as_bad_with_empty_caches(pod: Pod, golden: Path) -> None:
+    words = command(pod, GOOD_WITH)
+    daemon = pod.start_daemon(*words)
+    daemon.wait_until_ready(PATIENCE_S)
+    until(lambda: daemon.status()["publish"]["outcome"] == "published", "a published generation")
+    ended(daemon)
+    daemon = pod.start_daemon(*words, golden=golden)
+    daemon.told("is quarantined: Its output was not what the golden file has")
+    daemon.told("it was not to blame: with empty caches its output was not what the golden file has too")
+    daemon.caught_in("suspended")
+    until(lambda: records(pod, "quarantine") == [], "the quarantine to be taken back")
+    verified = ran("store", "ls", "--store", str(pod.directories.store))
+    assert "quarantined" not in verified.stdout, verified.stdout
+
+
 def test_a_fallback_that_the_engine_refuses_is_given_up_for_the_next_one(pod: Pod, golden: Path) -> None:
     words = command(pod, GOOD_WITH)
     daemon = pod.start_daemon(
