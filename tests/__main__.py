@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.prepare.outcome import Outcome, skipped
-from tests.prepare.stages import SLOW, STAGES, Stage
+from tests.prepare.stages import SLOW, STAGES, Stage, groups, run_together
 from tests.prepare.summary import exit_status, render
 
 
@@ -18,12 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen stages to the end, whatever fails, and give the exit status."""
     asked = _parse(arguments)
     outcomes: list[Outcome] = []
-    for stage in SLOW if asked.slow else _chosen(asked.only):
-        if asked.quick and not stage.quick:
-            outcomes.append(skipped(stage.name, "--quick was given"))
+    for group in groups(SLOW if asked.slow else _chosen(asked.only)):
+        if asked.quick and not group[0].quick:
+            outcomes += [skipped(stage.name, "--quick was given") for stage in group]
             continue
-        print(f"\n=== {stage.name}: {stage.does}", flush=True)
-        outcomes.append(stage.run())
+        print(f"\n=== {group[0].name}: {group[0].does}", flush=True)
+        outcomes += run_together(group)
     print(render(outcomes), flush=True)
     return exit_status(outcomes)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from sidecar.demo.engine_setup import EnginePaths
 from sidecar.demo.tiny_model import make_tiny_model
 from tests.object_server import ObjectServer, served
+from tests.ports import unused_port
 from tests.prepare import engine
 from tests.sidecar_process import Directories, SidecarProcess
 
@@ -99,19 +99,7 @@ def bucket(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def free_port() -> Callable[[], int]:
     """Give a function that names a TCP port on the loopback address which nobody listened on just now."""
-    given: set[int] = set()
-
-    def one() -> int:
-        while True:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = int(probe.getsockname()[1])
-            # Two calls of one test must differ, and the kernel may give a closed port again.
-            if port not in given:
-                given.add(port)
-                return port
-
-    return one
+    return unused_port
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from tests.ports import unused_port, unused_ports
 from tests.sidecar_process import Directories, SidecarProcess
 
 Found = TypeVar("Found")
@@ -279,7 +279,7 @@ class Pod:
 
     def other_address(self) -> str:
         """Name another address for probes."""
-        return f"127.0.0.1:{unused_ports(1)[0]}"
+        return f"127.0.0.1:{unused_port()}"
 
     def tell_engine(self, **script: Any) -> None:
         """Change what the running engine does."""
@@ -350,15 +350,6 @@ class Container:
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
         until(lambda: not any(runs(pid) for pid in processes), "the end of launcher and engine")
-
-
-def unused_ports(count: int) -> list[int]:
-    """Name TCP ports on the loopback address on which nobody listened just now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def ask(url: str, body: bytes | None = None) -> bytes:

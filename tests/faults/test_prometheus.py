@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.rig import Pod, ask, until, unused_ports
+from tests.faults.rig import Pod, ask, until
+from tests.ports import unused_port
 
 CONFIG = """
 global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}
@@ -53,7 +54,7 @@ def labels_of(metric: dict[str, str]) -> frozenset[tuple[str, str]]:
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
     (folder / "prometheus.yml").write_text(CONFIG.format(target=target), encoding="ascii")
-    address = f"127.0.0.1:{unused_ports(1)[0]}"
+    address = f"127.0.0.1:{unused_port()}"
     command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (folder / "prometheus.log").open("wb") as log:
         server = subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log)

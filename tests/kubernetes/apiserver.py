@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -30,6 +29,7 @@ from sidecar.kube.rights import Feature
 from tests.fakes.apiserver import FakeApiServer, Subject
 from tests.fakes.certificates import make_certificates
 from tests.own_processes import STANDING
+from tests.ports import unused_port
 from tests.prepare import apiserver as prepared
 
 #: Users that the real server knows by a token of the same name; Roles are bound to them by name.
@@ -60,7 +60,7 @@ def running(root: Path) -> Iterator[RealServer]:
         subprocess.run(command, check=True, capture_output=True, timeout=60)
     # In memory: every write is synced otherwise, and a busy disk makes elections time out.
     with tempfile.TemporaryDirectory(prefix="etcd-", dir=_memory()) as data, contextlib.ExitStack() as stack:
-        client, peer, port = (_free_port() for _ in range(3))
+        client, peer, port = (unused_port() for _ in range(3))
         stack.enter_context(_process(_etcd(data, client, peer), root / "etcd.log"))
         server = stack.enter_context(_process(_apiserver(root, client, port, certificates), root / "apiserver.log"))
         _wait(server, port, certificates.authority, root)
@@ -124,12 +124,6 @@ def _wait(server: subprocess.Popen[bytes], port: int, authority: Path, root: Pat
         assert server.poll() is None, f"kube-apiserver ended: {said}"
         assert time.monotonic() < ends, f"kube-apiserver is not ready after {UP_S:.0f} s: {said}"
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Cluster(Protocol):

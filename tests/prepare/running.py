@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 #: What `run` gives for a child that had to be ended at its deadline; the same number as timeout(1).
 TIMED_OUT = 124
@@ -21,13 +22,26 @@ def run(
     folder: Path,
     deadline_s: float,
     environment: Mapping[str, str] | None = None,
+    output: TextIO | None = None,
 ) -> int:
-    """Run a command to its end and give its exit status; past the deadline its whole group is ended."""
-    print(f"\n$ {' '.join(command)}", flush=True)
+    """Run a command to its end and give its exit status; past the deadline its whole group is ended.
+
+    `output` takes what it prints; without one that goes where ours goes.
+    """
+    print(f"\n$ {' '.join(command)}", file=output, flush=True)
+    stderr = None if output is None else subprocess.STDOUT
     try:
-        child = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=stderr,
+            start_new_session=True,
+            env=environment,
+        )
     except OSError as error:
-        print(f"{command[0]} can't be started: {error}", flush=True)
+        print(f"{command[0]} can't be started: {error}", file=output, flush=True)
         return 127
     try:
         return child.wait(timeout=deadline_s)

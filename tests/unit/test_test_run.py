@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from tests.prepare.outcome import Outcome, failed, from_pytest, passed, skipped
 from tests.prepare.running import TIMED_OUT, run
+from tests.prepare.stages import Stage, groups, run_together
 from tests.prepare.summary import exit_status, render
 
 
@@ -80,3 +84,41 @@ def test_a_child_past_its_deadline_is_ended_with_its_own_children(tmp_path: Path
 def test_a_program_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run(["/nonexistent/ruff"], folder=tmp_path, deadline_s=1) == 127
     assert "/nonexistent/ruff can't be started" in capsys.readouterr().out
+
+
+def stage(name: str, work: Callable[[TextIO | None], Outcome], beside: bool = False) -> Stage:
+    return Stage(name, f"the work of {name}", True, work, beside)
+
+
+def test_stages_that_may_run_at_the_same_time_do_and_the_second_ones_words_follow_whole(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+):
+    met = threading.Barrier(2, timeout=20)
+
+    def work(name: str) -> Callable[[TextIO | None], Outcome]:
+        def run_it(output: TextIO | None) -> Outcome:
+            met.wait()
+            code = run([sys.executable, "-c", f"print('{name} at work')"], folder=tmp_path, deadline_s=20, output=output)
+            met.wait()
+            return passed(name, 1.0) if code == 0 else failed(name, 1.0, "")
+
+        return run_it
+
+    outcomes = run_together([stage("first", work("first")), stage("second", work("second"), beside=True)])
+    assert [(one.stage, one.passed) for one in outcomes] == [("first", 1), ("second", 1)]
+    said = capfd.readouterr().out
+    order = ["first at work\n", "=== second, which ran at the same time: the work of second", "second at work\n"]
+    assert [said.rindex(each) for each in order] == sorted(said.rindex(each) for each in order)
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(2, [["a", "b"], ["c"]]), (1, [["a"], ["b"], ["c"]])])
+def test_stages_run_one_after_the_other_on_a_single_core(
+    monkeypatch: pytest.MonkeyPatch, cores: int, expected: list[list[str]]
+):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+
+    def work(_output: TextIO | None) -> Outcome:
+        return passed("", 0)
+
+    found = groups([stage("a", work), stage("b", work, beside=True), stage("c", work)])
+    assert [[one.name for one in group] for group in found] == expected
