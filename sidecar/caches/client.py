@@ -27,6 +27,7 @@ from sidecar.caches.messages import (
     Progress,
     PublishRequest,
     PublishResult,
+    ReachRequest,
     RecordRequest,
     RecordResult,
     RestoreOutcome,
@@ -47,6 +48,7 @@ __all__ = [
     "Progress",
     "PublishRequest",
     "PublishResult",
+    "ReachRequest",
     "RecordRequest",
     "RestoreRequest",
     "RestoreResult",
@@ -129,6 +131,16 @@ class CacheClient:
             return RecordResult.from_json(ending.result).trouble
         except ValueError as error:
             return _trouble("record", ending, error)
+
+    async def reach(self, request: ReachRequest, deadline_s: float) -> str:
+        """Look in a child process whether the store can be read; give the trouble as a sentence, or nothing."""
+        ending = await self._run({"task": "reach", "request": request.to_json()}, deadline_s, ignore_progress)
+        if ending.timed_out:
+            return f"The store did not answer within {deadline_s:g} s."
+        try:
+            return RecordResult.from_json(ending.result).trouble
+        except ValueError as error:
+            return _trouble("look at the store", ending, error)
 
     async def clean(self, request: CleanRequest, deadline_s: float) -> CleanResult:
         """Clean the store up in a child process at idle priority; never raises for what the child or the store does."""

@@ -186,8 +186,15 @@ class RecordRequest(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReachRequest(Message):
+    """Look whether a store can be read at all."""
+
+    store: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordResult(Message):
-    """How writing a record ended: `trouble` is empty when it is in the store."""
+    """How writing a record, or reaching for the store, ended: `trouble` is empty when it went well."""
 
     trouble: str = ""
 

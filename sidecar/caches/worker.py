@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         CleanRequest,
         CleanResult,
         HoldRequest,
+        ReachRequest,
         RecordRequest,
         RecordResult,
     )
@@ -76,10 +77,12 @@ def work(task: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
         wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, on_progress=reporter.progress)
         return publish(PublishRequest.from_json(task["request"]), wishes).to_json()
-    from sidecar.caches.messages import BootsRequest, CleanRequest, RecordRequest, RestoreRequest
+    from sidecar.caches.messages import BootsRequest, CleanRequest, ReachRequest, RecordRequest, RestoreRequest
 
     if task["task"] == "clean":
         return clean(CleanRequest.from_json(task["request"])).to_json()
+    if task["task"] == "reach":
+        return reach(ReachRequest.from_json(task["request"])).to_json()
     if task["task"] == "record":
         return record(RecordRequest.from_json(task["request"])).to_json()
     if task["task"] == "boots":
@@ -132,6 +135,18 @@ def record(request: RecordRequest) -> RecordResult:
                 store.forget_deaths(request.scope, request.key, keep=KILLER_RECORDS)
         else:
             store.quarantine(request.scope, request.key, request.generation, request.record)
+    except WarmupError as error:
+        return RecordResult(trouble=str(error))
+    return RecordResult()
+
+
+def reach(request: ReachRequest) -> RecordResult:
+    """List the store's keys; what keeps it from being read is told in the result."""
+    from sidecar.caches.messages import RecordResult
+    from sidecar.caches.store import open_store
+
+    try:
+        open_store(request.store, "read-only", time.sleep).keys("exact")
     except WarmupError as error:
         return RecordResult(trouble=str(error))
     return RecordResult()

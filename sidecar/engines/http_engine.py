@@ -30,6 +30,8 @@ from sidecar.engines.recognition import cards, recognise
 from sidecar.engines.stream import Answer, snippet
 from sidecar.errors import EngineError, EngineGone, EngineUnauthorized, ModelNotServed, NotAnEngine
 
+#: Characters of a page of metrics: real ones have some 100,000; a larger one is parsed in a thread, a huge one not at all.
+THREAD_FROM, PAGE_LIMIT = 200_000, 4_000_000
 #: Which kind of failed request each failure to get an answer is.
 _KINDS: Mapping[HealthState, ErrorKind] = {
     "refused": "refused",
@@ -155,12 +157,22 @@ class HttpEngine(ABC):
             raise typed(error) from error
         if reply.status >= 500:
             raise EngineError(f"{self._http.url} answers HTTP {reply.status} to {path}.")
-        page = exposition.read(text_of(reply))
+        page = await self._parsed(text_of(reply))
         if page.flavour != self.name or page.front:
             await self._must_be_own(page)
         if reply.status != 200:
             return EngineStats(missing=self._no_metrics(reply.status))
         return exposition.statistics(page, self.name)
+
+    async def _parsed(self, text: str) -> exposition.Exposition:
+        """Parse a page of metrics; a huge one in a thread, so that probes are answered meanwhile."""
+        if len(text) > PAGE_LIMIT:
+            raise EngineError(
+                f"{self._http.url}{self.metrics_path} has {len(text)} bytes, more than {PAGE_LIMIT}: it is not read."
+            )
+        if len(text) < THREAD_FROM:
+            return exposition.read(text)
+        return await asyncio.to_thread(exposition.read, text)
 
     def _no_metrics(self, status: int) -> str:
         what = f"The engine answers HTTP {status} to {self.metrics_path}"

@@ -23,6 +23,8 @@ _ABSENT: Mapping[HealthState, EngineState] = {
     "starting": "starting",
     "not_an_engine": "not_an_engine",
 }
+#: So many readings of the metrics may fail before the last one is no longer how the engine is.
+_READINGS_KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,15 @@ class Observation(Plain):
     """What one look at the engine gave.
 
     `identity` names the engine's process; empty while it isn't known, which is no change of identity.
-    `detail` is a sentence. `stats` are the newest metrics of this process, None before the first.
+    `detail` is a sentence. `stats` are the newest metrics of this process, None before the first, and when they are too
+    old to be told as how it is now. `answers`: the health check was answered with 200 in this look.
     """
 
     state: EngineState
     identity: str
     detail: str
     stats: EngineStats | None = None
+    answers: bool = False
 
 
 class EngineWatcher:
@@ -83,6 +87,7 @@ class EngineWatcher:
         self._stranger = ""
         self._scraped_at: float | None = None
         self._read_at = self._moved_at = 0.0
+        self._unread = ""
 
     async def run(self, report: Callable[[Observation], None]) -> None:
         """Look and report until cancelled."""
@@ -102,13 +107,20 @@ class EngineWatcher:
         health = await self._ask_health(started, deadline)
         if health is not None and health.state == "up":
             await self._read_metrics(health, deadline)
+        elif not self._absent and (health is None or health.state == "timed_out"):
+            # Its other answers tell an engine that is busy from one that hangs.
+            await self._scrape_when_due(deadline)
         if health is not None and health.state in _ABSENT:
             await self._drop_scrape()
             self._forget()
             self._absent = True
         state, detail = self._judge(health)
         self._last = state
-        return Observation(state, self._identity, detail, self._stats)
+        answers = health is not None and health.state == "up"
+        return Observation(state, self._identity, detail, None if self._is_stale() else self._stats, answers)
+
+    def _is_stale(self) -> bool:
+        return self._clock() - self._read_at > _READINGS_KEPT * self._metrics_s
 
     async def _ask_health(self, started: float, deadline: float) -> Health | None:
         """Give the answer to the health check under way, or None when it takes beyond the deadline."""
@@ -133,6 +145,9 @@ class EngineWatcher:
             await self._drop_scrape()
         if health.new_connection or self._last == "busy":
             self._scraped_at = None
+        await self._scrape_when_due(deadline)
+
+    async def _scrape_when_due(self, deadline: float) -> None:
         due = self._scraped_at is None or self._clock() - self._scraped_at >= self._metrics_s
         if self._scrape is None and due:
             self._scrape = asyncio.create_task(self._engine.stats(), name="engine metrics")
@@ -143,8 +158,9 @@ class EngineWatcher:
             stats = scrape.result()
         except NotAnEngine as error:
             self._stranger, self._scraped_at = str(error), self._clock()
-        except EngineError:
-            # Load, or the end of the engine: the next look tells. Until then the older reading stands.
+        except EngineError as error:
+            # Load, or the end of the engine: the next look tells. For a while the older reading stands.
+            self._unread = str(error)
             return
         else:
             self._take(stats)
@@ -179,9 +195,17 @@ class EngineWatcher:
 
     def _judge_silence(self) -> tuple[EngineState, str]:
         silent = self._clock() - (self._silent_since if self._silent_since is not None else self._clock())
-        if silent >= self._stall_s:
-            return "stalled", f"The engine accepts connections and has answered nothing for {silent:.0f} s."
+        if silent >= self._stall_s and not self._moves():
+            what = "nothing" if self._is_stale() else "no health check"
+            return "stalled", f"The engine accepts connections and has answered {what} for {silent:.0f} s."
         return "busy", f"The engine has not answered /health for {silent:.0f} s; that is load, not death."
+
+    def _moves(self) -> bool:
+        """Say whether its metrics show requests that have made progress not long ago. An idle engine has no excuse."""
+        stats = self._stats
+        if stats is None or self._is_stale() or stats.progress is None or not stats.running:
+            return False
+        return self._read_at - self._moved_at < self._stall_s
 
     def _judge_stats(self, health: Health) -> tuple[EngineState, str]:
         if self._stranger:
@@ -197,6 +221,11 @@ class EngineWatcher:
             return "stalled", (
                 f"Requests are running ({stats.running:.0f}) and none has made progress for {frozen:.0f} s, "
                 "although the engine answers /health."
+            )
+        if self._is_stale():
+            return "up", (
+                f"{health.detail} Its metrics could not be read for {self._clock() - self._read_at:.0f} s, so that neither "
+                f"load nor a stall can be seen: {self._unread or 'no answer yet.'}"
             )
         return "up", stats.missing or health.detail
 

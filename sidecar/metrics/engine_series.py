@@ -6,6 +6,7 @@ An engine counts warm-up like traffic, and shows no name for it. Which metrics t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from sidecar.metrics.engine_table import BUCKETS_KEPT, ENGINE_COUNTERS, ENGINE_G
 from sidecar.metrics.numbers import number
 
 Labels = tuple[str, ...]
+#: One reading can be overtaken by a later one; so many in a row can't.
+_READINGS_OF_ANOTHER = 3
 
 
 @dataclass
@@ -34,13 +37,21 @@ class _Split:
     """What one counter showed last, and how much of it belongs to each phase."""
 
     last: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
+    less: int = 0
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ENGINE_PHASES, 0.0))
 
-    def take(self, value: float, phase: str) -> None:
-        """Add what came since the last reading. A reading that is older than the last one, and so less, adds nothing."""
+    def take(self, value: float, phase: str, after_a_gap: bool) -> None:
+        """Add what came since the last reading. One that is older than the last, and so less, adds nothing.
+
+        Less again and again, or after a gap, is a process that began anew, and shows nothing that tells it from the one
+        before.
+        """
+        self.less = self.less + 1 if value < self.last else 0
+        if self.less >= (1 if after_a_gap else _READINGS_OF_ANOTHER):
+            self.parts = dict.fromkeys(ENGINE_PHASES, 0.0)
+            self.last, self.less = 0.0, 0
         grown = max(0.0, value - self.last)
         self.last += grown
-        self.parts = {name: self.parts.get(name, 0.0) for name in ENGINE_PHASES}
         self.parts[phase] += grown
 
 
@@ -49,6 +60,7 @@ class EngineSeries:
 
     def __init__(self) -> None:
         self._identity: object = None
+        self._gap = False
         self._splits: dict[tuple[str, float | None], _Split] = {}
         self.gauges: dict[str, dict[Labels, float]] = {}
         self.counters: dict[str, dict[Labels, float]] = {}
@@ -56,13 +68,16 @@ class EngineSeries:
         self.take(None, ENGINE_PHASES[0])
 
     def take(self, stats: Mapping[str, Any] | None, phase: str) -> None:
-        """Take one reading, whose growth belongs to `phase`; None or an absent field takes the series away."""
-        identity = None if stats is None else stats.get("identity") or "unnamed"
-        if identity != self._identity:
-            self._identity, self._splits = identity, {}
+        """Take one reading, whose growth belongs to `phase`; None or an absent field takes the series away.
+
+        They come back with the next reading of the same process, split as they were.
+        """
         found = stats or {}
+        identity = found.get("identity") or "unnamed"
+        if stats is not None and identity != self._identity:
+            self._identity, self._splits = identity, {}
         self.gauges = {
-            metric: {} if (value := number(found.get(name))) is None else {(phase,): value}
+            metric: {} if (value := number(found.get(name))) is None or not _possible(metric, value) else {(phase,): value}
             for name, metric in ENGINE_GAUGES.items()
         }
         self.counters = {
@@ -71,6 +86,12 @@ class EngineSeries:
         self.histograms = {
             metric: self._histogram(name, found.get(name), phase) for name, metric in ENGINE_HISTOGRAMS.items()
         }
+        self._gap = stats is None
+
+    def disown(self) -> None:
+        """Count nothing that the engine shows so far for any phase: another daemon saw that, and knew whose it was."""
+        for split in self._splits.values():
+            split.parts = dict.fromkeys(ENGINE_PHASES, 0.0)
 
     def _counter(self, name: str, raw: object, phase: str) -> dict[Labels, float]:
         value = number(raw)
@@ -93,12 +114,17 @@ class EngineSeries:
 
     def _grow(self, name: str, bound: float | None, value: float, phase: str) -> dict[str, float]:
         split = self._splits.setdefault((name, bound), _Split())
-        split.take(value, phase)
+        split.take(value, phase, self._gap)
         return split.parts
 
 
+def _possible(metric: str, value: float) -> bool:
+    """Say whether a gauge can have this value: an engine that tells nonsense has none."""
+    return 0 <= value <= 1 if metric.endswith("_ratio") else value >= 0
+
+
 def _bounds(raw: object) -> dict[float, float]:
-    """Read `buckets` of a histogram's JSON: bound as text → count. The last bound is infinity, or there is none."""
+    """Read `buckets` of a histogram's JSON: bound as text → count up to it. The last bound is infinity, or there is none."""
     buckets = raw.get("buckets") if isinstance(raw, Mapping) else None
     found: dict[float, float] = {}
     for bound, raw_count in buckets.items() if isinstance(buckets, Mapping) else ():
@@ -107,9 +133,13 @@ def _bounds(raw: object) -> dict[float, float]:
             upper = float(bound)
         except ValueError:
             continue
-        if count is not None and not math.isnan(upper):
+        if count is not None and upper > -math.inf:
             found[upper] = count
-    return dict(sorted(found.items())) if math.inf in found else {}
+    if math.inf not in found:
+        return {}
+    bounds = sorted(found)
+    # A page that is read while it grows may have fewer up to a bound than up to the one below.
+    return dict(zip(bounds, itertools.accumulate((found[bound] for bound in bounds), max), strict=True))
 
 
 def thinned(counts: dict[float, float]) -> dict[float, float]:

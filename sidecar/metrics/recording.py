@@ -139,7 +139,7 @@ class Metrics(Numbers):
         """Note how a golden check ended: `seconds`, `drift_percent` where it was measured, and the prompts that `failed`."""
         drift = number(result.get("drift_percent"))
         self._optional("golden_drift_ratio", None if drift is None else drift / 100)
-        self._optional("golden_failed_prompts", float(len(result.get("failed") or ())))
+        self._optional("golden_failed_prompts", float(len({str(mapping(each).get("name")) for each in result.get("failed") or ()})))
         self._observe("golden_seconds", number(result.get("seconds")) or 0.0)
 
     def fallback(self, active: int, change: str) -> None:
@@ -155,9 +155,9 @@ class Metrics(Numbers):
         """Note how a sample of the output was, that was taken while serving."""
         self._add("output_samples_total", 1, outcome)
 
-    def engine_state(self, state: str) -> None:
-        """Note how the engine looks: one of ENGINE_STATES."""
-        self._set("engine_up", float(state in ("up", "asleep", "stalled", "gpu_lost")))
+    def engine_state(self, state: str, answers: bool) -> None:
+        """Note how the engine looks: one of ENGINE_STATES, and whether it answers its health check with 200."""
+        self._set("engine_up", float(answers))
         self._one_of("engine_state", state)
 
     def engine_stats(self, stats: Mapping[str, Any] | None) -> None:
@@ -183,16 +183,26 @@ class Metrics(Numbers):
         self.engine_stats(stats)
         self._optional("engine_baseline_timestamp_seconds", at)
 
+    def adopt(self, stats: Mapping[str, Any]) -> None:
+        """Take the first reading of an engine that served before this daemon began: nothing in it is counted for a phase."""
+        self.engine_stats(stats)
+        self._engine.disown()
+        self.engine_stats(stats)
+
     def processes(self, usage: Mapping[str, Any] | None) -> None:
         """Take one reading of the engine's processes (`supervisor.usage`); None when they can't be seen from here."""
         self._source("engine_processes", usage is not None)
         for name, metric in PROCESS_SERIES.items():
             self._optional(metric, number((usage or {}).get(name)))
 
+    def store_reached(self, reached: bool) -> None:
+        """Note whether the store can be read."""
+        self._source("store", reached)
+
     def disk(self, name: str, room: Mapping[str, Any] | None, wanted: bool = True) -> None:
         """Take `free` and `size` in bytes of one of DISKS; None when it doesn't answer, or isn't `wanted` and so missed."""
         if name == "store":
-            self._source("store", room is not None or not wanted)
+            self.store_reached(room is not None or not wanted)
         for field in ("free", "size"):
             value = number((room or {}).get(field))
             others = {labels: each for labels, each in self._values[f"disk_{field}_bytes"].items() if labels != (name,)}

@@ -96,7 +96,7 @@ class EngineObserver:
         if observation.state == "up" and shown.get("healthy_after_s") is None:
             shown["healthy_after_s"] = round(pod.clock() - pod.opened_at, 2)
         pod.board.engine = shown
-        pod.metrics.engine_state(state)
+        pod.metrics.engine_state(state, observation.answers)
         pod.metrics.engine_stats(stats.to_json() if stats else None)
 
 

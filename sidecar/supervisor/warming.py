@@ -191,6 +191,7 @@ async def verify(pod: Pod, command: lifecycle.Verify) -> lifecycle.Event:
     evidence = _evidence(pod)
     await evidence.baseline()
     if command.canary:
+        await baseline.adopt(pod)
         checked = golden_check.Checked(await output.canary(pod.engine, facts))
     else:
         salt = f"verify-{pod.boot}-{command.work}"

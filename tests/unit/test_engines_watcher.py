@@ -121,7 +121,7 @@ async def test_health_is_asked_every_second_and_metrics_every_five():
 async def test_the_first_report_of_an_engine_has_its_identity_and_metrics():
     async with Watch(Played()) as watch:
         await asyncio.sleep(0.1)
-    assert watch.reports[0][1] == Observation("up", "process:100.0", "played up.", IDLE)
+    assert watch.reports[0][1] == Observation("up", "process:100.0", "played up.", IDLE, answers=True)
 
 
 @pytest.mark.parametrize("answer", ["refused", "reset"])
@@ -267,7 +267,35 @@ async def test_metrics_that_fail_are_no_new_evidence_of_a_stall():
         engine.stats_now = EngineError("metrics time out")
         await asyncio.sleep(100)
     assert watch.states() == ["up"]
-    assert watch.last.stats == BUSY
+
+
+async def test_metrics_that_fail_for_long_are_not_told_as_how_the_engine_is_now():
+    engine = Played(stats_now=BUSY)
+    async with Watch(engine) as watch:
+        await asyncio.sleep(6)
+        engine.stats_now = EngineError("answers HTTP 500 to /metrics.")
+        await asyncio.sleep(9)
+        assert watch.last.stats == BUSY
+        await asyncio.sleep(10)
+        assert (watch.last.state, watch.last.stats, watch.last.identity) == ("up", None, "process:100.0")
+        assert "could not be read for" in watch.last.detail
+        assert "HTTP 500" in watch.last.detail
+        engine.stats_now = IDLE
+        await asyncio.sleep(7)
+        assert watch.last.stats == IDLE
+        assert "could not" not in watch.last.detail
+
+
+async def test_an_engine_that_hangs_shows_no_load_from_before_and_does_not_answer():
+    engine = Played(stats_now=BUSY)
+    async with Watch(engine, stall_s=30) as watch:
+        await asyncio.sleep(6)
+        assert watch.last.answers
+        engine.health_takes = engine.stats_take = 10_000
+        await asyncio.sleep(25)
+        assert (watch.last.state, watch.last.stats, watch.last.answers) == ("busy", None, False)
+        await asyncio.sleep(15)
+        assert (watch.last.state, watch.last.stats, watch.last.answers) == ("stalled", None, False)
 
 
 async def test_an_engine_that_answers_nothing_at_all_for_the_stall_time_is_stalled():
@@ -278,6 +306,31 @@ async def test_an_engine_that_answers_nothing_at_all_for_the_stall_time_is_stall
         await asyncio.sleep(40)
     assert watch.states() == ["up", "busy", "stalled"]
     assert watch.first(lambda each: each.state == "stalled") == pytest.approx(34, abs=1.1)
+
+
+@pytest.mark.parametrize("takes", [12.0, 10_000.0])
+async def test_an_engine_whose_requests_make_progress_is_never_stalled_however_long_its_health_check_takes(takes: float):
+    engine = Played(stats_now=BUSY)
+    async with Watch(engine, stall_s=30) as watch:
+        await asyncio.sleep(6)
+        engine.health_takes = takes
+        for tokens in range(400):
+            engine.stats_now = replace(BUSY, progress=100 + tokens)
+            await asyncio.sleep(1)
+        assert "stalled" not in watch.states()
+        assert watch.last.stats is not None
+        # Then it hangs: the counters stand still.
+        await asyncio.sleep(60)
+        assert watch.last.state == ("stalled" if takes > 100 else watch.last.state)
+
+
+async def test_an_idle_engine_whose_health_check_hangs_is_stalled_although_its_metrics_answer():
+    engine = Played()
+    async with Watch(engine, stall_s=30) as watch:
+        await asyncio.sleep(6)
+        engine.health_takes = 10_000
+        await asyncio.sleep(40)
+        assert (watch.last.state, watch.last.stats) == ("stalled", IDLE)
 
 
 async def test_health_checks_that_time_out_one_after_the_other_are_one_silence():

@@ -110,6 +110,60 @@ def test_an_engine_without_a_name_that_went_and_came_back_starts_from_zero(metri
     assert both(metrics, "engine_prompt_tokens_total") == (7.0, 0.0)
 
 
+def test_readings_that_pause_change_nothing_of_what_was_split(metrics: Metrics) -> None:
+    metrics.engine_stats({**full_stats(), "prompt_tokens_total": 100.0})
+    ready(metrics)
+    metrics.engine_stats({**full_stats(), "prompt_tokens_total": 150.0})
+    metrics.engine_stats(None)
+    assert both(metrics, "engine_prompt_tokens_total") == (None, None)
+    metrics.engine_stats({**full_stats(), "prompt_tokens_total": 160.0})
+    assert both(metrics, "engine_prompt_tokens_total") == (100.0, 60.0)
+
+
+def test_what_an_engine_counted_under_another_daemon_belongs_to_no_phase_of_this_one(metrics: Metrics) -> None:
+    seen = {**full_stats(), "prompt_tokens_total": 1000.0}
+    histogram = {"buckets": {"0.1": 4.0, "inf": 8.0}, "sum": 10.0}
+    metrics.adopt({**seen, "time_to_first_token": histogram})
+    assert both(metrics, "engine_prompt_tokens_total") == (0.0, 0.0)
+    metrics.baseline({**seen, "prompt_tokens_total": 1001.0, "time_to_first_token": histogram}, 5.0)
+    ready(metrics)
+    grown = {"buckets": {"0.1": 5.0, "inf": 9.0}, "sum": 10.1}
+    metrics.engine_stats({**seen, "prompt_tokens_total": 1011.0, "time_to_first_token": grown})
+    assert both(metrics, "engine_prompt_tokens_total") == (1.0, 10.0)
+    assert both(metrics, "engine_time_to_first_token_seconds_count") == (0.0, 1.0)
+
+
+def test_a_process_that_began_anew_without_a_name_is_noticed_by_counters_that_stay_low(metrics: Metrics) -> None:
+    unnamed = {**full_stats(), "identity": None}
+    metrics.engine_stats({**unnamed, "prompt_tokens_total": 100.0})
+    for value, shown in ((5.0, 100.0), (6.0, 100.0), (7.0, 7.0), (9.0, 9.0)):
+        metrics.engine_stats({**unnamed, "prompt_tokens_total": value})
+        assert both(metrics, "engine_prompt_tokens_total") == (shown, 0.0)
+
+
+@pytest.mark.parametrize(("field", "value"), [("kv_cache_usage", 55.0), ("kv_cache_usage", -0.1), ("running", -5.0)])
+def test_a_load_that_no_engine_can_have_is_left_out(metrics: Metrics, field: str, value: float) -> None:
+    metrics.engine_stats({**full_stats(), field: value})
+    name = {"kv_cache_usage": "engine_kv_cache_usage_ratio", "running": "engine_requests_running"}[field]
+    assert both(metrics, name) == (None, None)
+    assert of(metrics, "source_missing", source="engine_" + field) == 1
+
+
+def test_buckets_of_an_odd_page_leave_as_a_histogram(metrics: Metrics) -> None:
+    odd = {"buckets": {"-inf": 1.0, "0.1": 9.0, "1.0": 6.0, "inf": 8.0, "nan": 2.0}, "sum": 3.0}
+    metrics.engine_stats({**full_stats(), "time_to_first_token": odd})
+    name = "engine_time_to_first_token_seconds_bucket"
+    assert both(metrics, name, le="0.1") == (9.0, 0.0)
+    assert both(metrics, name, le="1.0") == (9.0, 0.0)
+    assert both(metrics, name, le="+Inf") == (9.0, 0.0)
+
+
+def test_prompts_that_went_wrong_are_counted_once_whatever_way_they_were_sent(metrics: Metrics) -> None:
+    failed = [{"name": name, "way": way} for name in ("bread", "tides") for way in ("alone", "together", "batch")]
+    metrics.observe_golden({"seconds": 1.0, "failed": failed})
+    assert of(metrics, "golden_failed_prompts") == 2
+
+
 def test_a_reading_that_comes_late_takes_nothing_back(metrics: Metrics) -> None:
     metrics.baseline({**full_stats(), "prompt_tokens_total": 100.0}, 5.0)
     ready(metrics)

@@ -27,11 +27,11 @@ from sidecar.supervisor.observers import AttemptObserver, EngineObserver, with_s
 from sidecar.supervisor.pod import Pod
 
 
-def make_pod(now: list[float]) -> Pod:
+def make_pod(now: list[float], **settings: Any) -> Pod:
     board = Board(lambda: now[0], lambda: now[0], "0", "launcher")
     caches = CacheClient(lambda: now[0])
     return Pod(
-        settings=Settings(),
+        settings=Settings(**settings),
         mode=Mode.LAUNCHER,
         boot="boot",
         host_boot="host",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.caches.client import CacheClient, ReachRequest
+from sidecar.engines.processes import Usage
 from sidecar.supervisor import usage
 from sidecar.supervisor.aside import Aside
 from sidecar.supervisor.usage import UsageWatch, room
@@ -85,12 +87,67 @@ async def test_a_store_that_hangs_has_no_numbers_and_the_live_cache_keeps_its_ow
     assert pod.metrics.value("disk_free_bytes", disk="live_cache")
 
 
-@pytest.mark.parametrize("store", ["", "s3://bucket/prefix"])
-async def test_a_store_that_is_no_directory_is_not_looked_for(tmp_path: Path, store: str) -> None:
+async def test_without_a_store_none_is_missed(tmp_path: Path) -> None:
     pod = make_pod([0.0])
-    pod.live_cache, pod.store = str(tmp_path), store
+    pod.live_cache, pod.store = str(tmp_path), ""
     await UsageWatch(pod).look_at_disks()
     assert pod.metrics.value("source_missing", source="store") == 0
+
+
+async def test_a_bucket_that_cant_be_reached_is_missed_and_told_once_and_again_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = make_pod([0.0])
+    pod.live_cache, pod.store = str(tmp_path), "s3://bucket/prefix"
+    troubles = ["The bucket is away.", "The bucket is away.", ""]
+    asked: list[str] = []
+
+    async def reach(_self: object, request: ReachRequest, _deadline_s: float) -> str:
+        asked.append(request.store)
+        return troubles[len(asked) - 1]
+
+    monkeypatch.setattr(CacheClient, "reach", reach)
+    watch = UsageWatch(pod)
+    seen = []
+    for _ in range(usage.BUCKET_EVERY * 2 + 1):
+        await watch.look_at_disks()
+        seen.append(pod.metrics.value("source_missing", source="store"))
+    assert seen == [1] * usage.BUCKET_EVERY * 2 + [0]
+    assert asked == ["s3://bucket/prefix"] * 3
+    told = [event["text"] for event in pod.board.to_json()["events"] if "reached" in event["text"]]
+    assert len(told) == 2
+    assert "The bucket is away." in told[0]
+
+
+async def test_a_store_can_be_reached_for_in_the_worker(tmp_path: Path) -> None:
+    client = CacheClient(time.monotonic)
+    assert await client.reach(ReachRequest(store=str(tmp_path)), 60) == ""
+    assert "nowhere" in await client.reach(ReachRequest(store=str(tmp_path / "nowhere")), 60)
+
+
+async def test_the_room_of_a_live_cache_ends_where_the_kubelet_evicts(tmp_path: Path) -> None:
+    pod = make_pod([0.0], live_cache_limit_bytes=1_000_000)
+    pod.live_cache = str(tmp_path)
+    pod.board.cache = {"bytes": 900_000}
+    await UsageWatch(pod).look_at_disks()
+    assert pod.metrics.value("disk_size_bytes", disk="live_cache") == 1_000_000
+    assert pod.metrics.value("disk_free_bytes", disk="live_cache") == 100_000
+    pod.board.cache = {"bytes": 2_000_000}
+    await UsageWatch(pod).look_at_disks()
+    assert pod.metrics.value("disk_free_bytes", disk="live_cache") == 0
+
+
+async def test_cpu_seconds_never_go_down_while_the_engine_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = make_pod([0.0])
+    pod.engine_pid = 7
+    readings = iter([5.0, 4.6, 5.2])
+    monkeypatch.setattr(usage.processes, "find", lambda _pid: object())
+    monkeypatch.setattr(usage.processes, "usage", lambda _first: Usage(2, 10, next(readings), 3))
+    watch, seen = UsageWatch(pod), []
+    for _ in range(3):
+        await watch.look_at_processes()
+        seen.append(pod.metrics.value("engine_cpu_seconds_total"))
+    assert seen == [5.0, 5.0, 5.2]
 
 
 async def test_a_store_that_is_gone_is_missing(tmp_path: Path) -> None:
