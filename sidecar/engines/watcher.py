@@ -87,6 +87,7 @@ class EngineWatcher:
         self._stranger = ""
         self._scraped_at: float | None = None
         self._read_at = self._moved_at = 0.0
+        self._grown_at: float | None = None
         self._unread = ""
 
     async def run(self, report: Callable[[Observation], None]) -> None:
@@ -181,6 +182,8 @@ class EngineWatcher:
         )
         if not stuck:
             self._moved_at = now
+        if before is not None and stats.progress != before.progress:
+            self._grown_at = now
         self._identity, self._stats, self._stranger = identity, stats, ""
         self._scraped_at = self._read_at = now
 
@@ -201,11 +204,9 @@ class EngineWatcher:
         return "busy", f"The engine has not answered /health for {silent:.0f} s; that is load, not death."
 
     def _moves(self) -> bool:
-        """Say whether its metrics show requests that have made progress not long ago. An idle engine has no excuse."""
-        stats = self._stats
-        if stats is None or self._is_stale() or stats.progress is None or not stats.running:
-            return False
-        return self._read_at - self._moved_at < self._stall_s
+        """Say whether its metrics have shown progress of requests not long ago. An idle engine has no excuse."""
+        grown = self._grown_at is not None and self._read_at - self._grown_at < self._stall_s
+        return grown and not self._is_stale()
 
     def _judge_stats(self, health: Health) -> tuple[EngineState, str]:
         if self._stranger:

@@ -96,9 +96,9 @@ def test_a_worker_that_died_under_a_living_api_is_seen_by_requests_that_stand_st
         assert daemon.status()["engine"]["state"] == "stalled"
 
 
-def soak(pod: Pod, seconds: float, slow_s: float) -> None:
+def soak(pod: Pod, seconds: float, slow_s: float, stall_s: float) -> None:
     """Keep an engine busy with slow health checks and moving counters for so long: never unready; then it dies."""
-    daemon = pod.start(stall_s=max(3 * slow_s, 6.0))
+    daemon = pod.start(stall_s=stall_s)
     script: dict[str, Any] = {"health": "slow", "slow_seconds": slow_s, "token_seconds": 0.05}
     pod.tell_engine(**script)
     ends = time.monotonic() + seconds
@@ -114,9 +114,16 @@ def soak(pod: Pod, seconds: float, slow_s: float) -> None:
 
 
 def test_a_busy_engine_with_slow_health_checks_is_never_unready_until_it_dies(pod: Pod) -> None:
-    soak(pod, 12, 3.0)
+    soak(pod, 12, 3.0, 9.0)
+
+
+def test_a_busy_engine_that_answers_no_health_check_for_longer_than_a_stall_is_told_by_its_counters(pod: Pod) -> None:
+    soak(pod, 25, 60.0, 8.0)
 
 
 @pytest.mark.slow
-def test_a_busy_engine_is_never_unready_in_ten_minutes_and_at_most_2_s_after_its_death(pod: Pod) -> None:
-    soak(pod, 600, 9.5)
+@pytest.mark.parametrize("slow_s", [9.5, 12.0])
+def test_a_busy_engine_is_never_unready_in_ten_minutes_and_at_most_2_s_after_its_death(
+    pod: Pod, slow_s: float
+) -> None:
+    soak(pod, 600, slow_s, stall_s=25.0)
