@@ -6,7 +6,7 @@ Runs in a process of its own (`worker.py`), because a call may never return; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +14,22 @@ from typing import Any
 
 from sidecar.gpu import fields
 from sidecar.gpu.fields import Asker
-from sidecar.gpu.reading import Gpu, GpuSnapshot, Seen
+from sidecar.gpu.reading import Gpu, GpuSnapshot, Seen, names
 
 MEMINFO = Path("/proc/meminfo")
-#: So much of a UUID is needed at least to name a GPU; CUDA itself takes any beginning that is one GPU's.
-SHORTEST_UUID = 8
 #: nvml.h, NVML_ERROR_*: what stands for a lost GPU when its handle is asked for.
 _LOST = (15, 16)
-NOT_FOUND = 6
+#: nvml.h, NVML_ERROR_INVALID_ARGUMENT and NVML_ERROR_NOT_FOUND: no GPU that this container sees has such a UUID.
+_NOT_HERE = (2, 6)
+#: nvml.h, NVML_ERROR_*: what a GPU that is there and can't be read is in need of.
+_ADVICE: Mapping[int, str] = {
+    4: "the sidecar's user may not open its device file: compare the rights of /dev/nvidia* with the user and the groups "
+    "of the sidecar's container.",
+    fields.GPU_IS_LOST: "NVML can't count the GPUs while one of the node is lost.",
+    999: "after `systemctl daemon-reload` a container loses its device files on some nodes: if it stays so, recreate the "
+    "pod. The engine may go on with the files it has open.",
+}
+UNKNOWN = 999
 
 
 class NvmlTroubleError(Exception):
@@ -71,14 +79,13 @@ class Session:
 
     def _snapshot(self, want: Sequence[str] | None) -> GpuSnapshot:
         nvml = self._nvml
-        devices = [self._device(index) for index in range(nvml.nvmlDeviceGetCount())]
-        if not devices:
-            raise NvmlTroubleError(0, "it shows no GPU")
-        well = [device for device in devices if not device.code]
-        if not well and not all(device.code in _LOST for device in devices):
+        devices = self._devices(want)
+        if devices and all(device.code for device in devices) and not any(device.code in _LOST for device in devices):
             raise NvmlTroubleError(devices[0].code, str(nvml.NVMLError(devices[0].code)))
         cuda = self._system("nvmlSystemGetCudaDriverVersion_v2")
         gpus, troubles = self._chosen(devices, want)
+        if not devices and not gpus:
+            raise NvmlTroubleError(fields.GPU_IS_LOST, str(nvml.NVMLError(fields.GPU_IS_LOST)))
         return GpuSnapshot(
             driver=self._system("nvmlSystemGetDriverVersion"),
             cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
@@ -87,6 +94,18 @@ class Session:
             expected=len(want) if want is not None else 1 if len(devices) == 1 else None,
             troubles=tuple(troubles),
         )
+
+    def _devices(self, want: Sequence[str] | None) -> list[_Device]:
+        """Look at every visible GPU; empty where a lost one spoils the count and wanted ones can be asked for by UUID."""
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            if error.value in _LOST and want:
+                return []
+            raise
+        if not count:
+            raise NvmlTroubleError(0, "it shows no GPU")
+        return [self._device(index) for index in range(count)]
 
     def _system(self, name: str) -> Any:
         try:
@@ -114,24 +133,35 @@ class Session:
             return self._read(devices[0])
         gpus: list[Gpu] = []
         troubles: list[str] = []
+        refused: list[NvmlTroubleError] = []
         for uuid in want:
-            found, more = self._find(devices, uuid)
+            try:
+                found, more = self._find(devices, uuid)
+            except NvmlTroubleError as error:
+                refused.append(error)
+                found, more = [], [self._unreadable(uuid, error.code)]
             gpus += [gpu for gpu in found if not any(gpu.uuid and gpu.uuid == other.uuid for other in gpus)]
             troubles += more
+        if refused and not gpus:
+            raise refused[0]
         return gpus, troubles
 
     def _find(self, devices: Sequence[_Device], uuid: str) -> tuple[list[Gpu], list[str]]:
         """Read one GPU or MIG instance by its UUID; with a MIG instance comes the GPU that it is a part of."""
         if uuid.startswith("MIG-"):
             return self._instance(devices, uuid)
-        named = [device for device in devices if device.seen.uuid and _names(uuid, device.seen.uuid)]
+        named = [device for device in devices if device.seen.uuid and names(uuid, device.seen.uuid)]
         if len(named) == 1:
             return self._read(named[0])
         code = self._code_of(uuid)
-        unnamed = any(device.code in _LOST and device.seen.uuid is None for device in devices)
-        if code in _LOST or (unnamed and code == NOT_FOUND):
+        # NVML may not know the UUID of one that it can't reach; then it is one of those that have no name.
+        unnamed = [device.code or UNKNOWN for device in devices if device.seen.uuid is None]
+        unnamed = unnamed if devices else [fields.GPU_IS_LOST]
+        if code in _LOST or (code in _NOT_HERE and any(each in _LOST for each in unnamed)):
             return [Gpu(None, uuid, lost=True)], []
-        return [], [_unseen(uuid)]
+        if code not in (0, *_NOT_HERE):
+            return [], [self._unreadable(uuid, code)]
+        return [], [self._unreadable(uuid, unnamed[0]) if unnamed else _unseen(uuid)]
 
     def _code_of(self, uuid: str) -> int:
         try:
@@ -140,13 +170,19 @@ class Session:
             return int(error.value)
         return 0
 
+    def _unreadable(self, uuid: str, code: int) -> str:
+        advice = _ADVICE.get(code, "its numbers are left out until it can.")
+        return f"{uuid}, which the engine uses, is there and can't be read ({self._nvml.NVMLError(code)}): {advice}"
+
     def _instance(self, devices: Sequence[_Device], uuid: str) -> tuple[list[Gpu], list[str]]:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
             whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
         except nvml.NVMLError as error:
-            return ([Gpu(None, uuid, lost=True)], []) if error.value in _LOST else ([], [_unseen(uuid)])
+            if error.value in _LOST:
+                return [Gpu(None, uuid, lost=True)], []
+            return [], [_unseen(uuid) if error.value in _NOT_HERE else self._unreadable(uuid, error.value)]
         parent = Asker(nvml, whole)("nvmlDeviceGetUUID")
         owner = next((device for device in devices if device.seen.uuid == parent), None)
         seen = owner.seen if owner else Seen(-1, parent, None, None)
@@ -199,10 +235,6 @@ class Session:
 
 def _shared_fields(ask: Asker) -> dict[str, Any]:
     return fields.power(ask) | fields.clocks(ask) | fields.errors(ask) | fields.links(ask)
-
-
-def _names(word: str, uuid: str) -> bool:
-    return uuid == word or (len(word) >= SHORTEST_UUID and uuid.startswith(word))
 
 
 def _unseen(uuid: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from sidecar.errors import GpuUnavailable
-from sidecar.gpu.reading import GpuSnapshot, Seen, Wish
+from sidecar.gpu.reading import Gpu, GpuSnapshot, Seen, Wish, names
 
 #: NVML's own calls were seen to block for over 45 s on faulty GPUs; well ones answer within 0.1 s.
 DEADLINE_S = 5.0
@@ -103,12 +103,18 @@ class GpuReader:
         """Give lost GPUs, of which the driver doesn't even tell the place, what was seen of them before."""
         self._known.update({seen.uuid: seen for seen in snapshot.seen if seen.uuid})
         gpus = tuple(
-            replace(gpu, index=known.index, name=known.name, sm=known.sm)
-            if gpu.lost and gpu.index is None and (known := self._known.get(gpu.uuid or "")) is not None
+            replace(gpu, index=known.index, uuid=known.uuid, name=known.name, sm=known.sm)
+            if gpu.lost and (known := self._of(gpu)) is not None
             else gpu
             for gpu in snapshot.gpus
         )
         return replace(snapshot, gpus=gpus)
+
+    def _of(self, gpu: Gpu) -> Seen | None:
+        """Find what was seen of a GPU by its UUID or the beginning of it; one without by its place."""
+        if gpu.uuid is None:
+            return next((seen for seen in self._known.values() if seen.index == gpu.index), None)
+        return next((seen for seen in self._known.values() if names(gpu.uuid, seen.uuid or "")), None)
 
     async def close(self) -> None:
         """End the process. May be called twice; the next reading starts another."""

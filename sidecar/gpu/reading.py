@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 #: Whose memory the numbers are about: the GPU's own, or the machine's, which a GPU without its own shares.
 MemoryKind = Literal["device", "unified"]
+#: So much of a UUID is needed at least to name a GPU; CUDA itself takes any beginning that is one GPU's.
+SHORTEST_UUID = 8
 
 
 @dataclass(frozen=True)
@@ -144,3 +146,8 @@ class Wish:
 
     uuids: tuple[str, ...] | None = None
     why: str = field(default="", compare=False)
+
+
+def names(word: str, uuid: str) -> bool:
+    """Say whether a word is a GPU's UUID or a beginning of it that is long enough."""
+    return uuid == word or (len(word) >= SHORTEST_UUID and uuid.startswith(word))

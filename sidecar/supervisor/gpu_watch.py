@@ -1,4 +1,5 @@
-"""Reads the engine's GPUs again and again and tells board and metrics; what NVML can't say is left out, never kept.
+"""Reads the engine's GPUs again and again and tells board and metrics; what NVML can't say is left out, never kept, but
+that a GPU is lost.
 
 How NVML is asked is the business of `gpu`; whether a lost GPU takes traffic away is decided by the state machine.
 """
@@ -6,11 +7,14 @@ How NVML is asked is the business of `gpu`; whether a lost GPU takes traffic awa
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from sidecar.errors import GpuUnavailable
 from sidecar.gpu import chosen
 from sidecar.gpu.reader import GpuReader
-from sidecar.gpu.reading import GpuSnapshot
+from sidecar.gpu.reading import Gpu, GpuSnapshot, Wish
 from sidecar.lifecycle import Phase
 from sidecar.supervisor.pod import Pod
 
@@ -30,6 +34,9 @@ class GpuWatch:
         self._reader = reader
         self._up: bool | None = None
         self._told: set[str] = set()
+        self._wanted: tuple[str, ...] | None = None
+        self._known: dict[str, Gpu] = {}
+        self._lost: dict[str, Gpu] = {}
 
     async def run(self) -> None:
         """Read until cancelled, every `gpu_interval_s`; more seldom while NVML is in trouble."""
@@ -55,40 +62,68 @@ class GpuWatch:
         try:
             reading = await self._reader.read(wish)
         except GpuUnavailable as error:
-            self._away(error)
+            self._away(error, wish)
             return None
-        shown = {**reading.to_json(), **({"unclear": wish.why} if reading.expected is None else {})}
-        pod.board.gpu, pod.sm = shown, reading.sm
+        if wish.uuids is not None and wish.uuids != self._wanted:
+            self._wanted, self._lost = wish.uuids, {}
+        self._note(reading)
+        pod.sm = reading.sm
         pod.gpu_memory_gib = reading.memory_size_bytes / (1 << 30)
+        reading = replace(reading, gpus=(*reading.gpus, *self._unread(reading.gpus)))
+        shown = {**reading.to_json(), **({"unclear": wish.why} if reading.expected is None else {})}
+        pod.board.gpu = shown
         pod.metrics.gpu(shown)
-        self._tell_losses(reading)
+        self._tell_losses(_sentence(list(self._lost)))
         self._tell_once(reading.troubles)
         if self._up is False:
             pod.board.tell("NVML answers again.")
         self._up = True
         return reading
 
-    def _away(self, error: GpuUnavailable) -> None:
+    def _note(self, reading: GpuSnapshot) -> None:
+        """Remember which GPUs are lost: one stays so until a reading shows it well, or all that the engine uses."""
+        if reading.expected is not None and not reading.lost and not reading.troubles:
+            self._lost.clear()
+        for gpu in reading.gpus:
+            name = _name(gpu)
+            self._known[name] = bare = Gpu(gpu.index, gpu.uuid, gpu.name, gpu.sm, gpu.mig, lost=True)
+            if gpu.lost:
+                self._lost[name] = bare
+            else:
+                self._lost.pop(name, None)
+
+    def _unread(self, gpus: Sequence[Gpu] = ()) -> list[Gpu]:
+        """Give those that were last seen lost and are not in a reading."""
+        return [gpu for name, gpu in self._lost.items() if name not in map(_name, gpus)]
+
+    def _away(self, error: GpuUnavailable, wish: Wish) -> None:
         pod = self._pod
-        pod.board.gpu = {"unavailable": str(error), "kind": error.kind}
-        pod.metrics.gpu(None)
-        pod.metrics.count_gpu_trouble(error.kind)
         # A GPU that was lost and can't be asked for any more is no better for that.
         if error.kind == "lost":
-            pod.lost_gpus = str(error)
+            self._tell_losses(self._lost_unnamed(error, wish.uuids or tuple(self._known)))
+        else:
+            pod.metrics.count_gpu_trouble(error.kind)
+        shown: dict[str, Any] = {"unavailable": str(error), "kind": error.kind}
+        if lost := self._unread():
+            shown["gpus"] = [gpu.to_json() for gpu in lost]
+        pod.board.gpu = shown
+        pod.metrics.gpu(shown if lost else None)
         if self._up is not False and (self._up or error.kind not in QUIET):
             pod.board.tell(str(error), "warning")
         self._up = False
         self._told.clear()
 
-    def _tell_losses(self, reading: GpuSnapshot) -> None:
-        pod, names = self._pod, [gpu.uuid or f"GPU {gpu.index}" for gpu in reading.lost]
-        sentence = ""
-        if names:
-            sentence = (
-                f"The driver has lost {' and '.join(names)}, which the engine uses: look for Xid errors in the node's "
-                "kernel log, and move the pod to another node."
-            )
+    def _lost_unnamed(self, error: GpuUnavailable, wanted: Sequence[str]) -> str:
+        """Name the lost GPUs where NVML itself answers that one is lost, and so doesn't say which."""
+        if not self._lost and len(wanted) == 1:
+            self._lost[wanted[0]] = self._known.get(wanted[0]) or Gpu(None, wanted[0], lost=True)
+        if self._lost or not wanted:
+            return _sentence(list(self._lost)) or str(error)
+        return f"{error} It doesn't say which GPU is lost; the engine uses {' and '.join(wanted)}."
+
+    def _tell_losses(self, sentence: str) -> None:
+        pod = self._pod
+        if sentence:
             pod.metrics.count_gpu_trouble("lost")
         if sentence and not pod.lost_gpus:
             pod.board.tell(sentence, "error")
@@ -101,3 +136,16 @@ class GpuWatch:
             if trouble not in self._told:
                 self._pod.board.tell(trouble, "warning")
         self._told = set(troubles)
+
+
+def _name(gpu: Gpu) -> str:
+    return gpu.uuid or f"GPU {gpu.index}"
+
+
+def _sentence(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return (
+        f"The driver has lost {' and '.join(names)}, which the engine uses: look for Xid errors in the node's kernel log, "
+        "and move the pod to another node."
+    )

@@ -98,3 +98,20 @@ def test_a_call_that_never_returns_holds_neither_probes_nor_the_end_of_the_daemo
     stub.set(GPUS=8, HANG="power")
     time.sleep(0.5)
     assert daemon.stop() == 0
+
+
+def test_a_lost_gpu_stays_lost_by_name_while_nvml_answers_nothing_more(pod: Pod, stub: NvmlStub):
+    daemon = start(pod, stub)
+    stub.set(GPUS=8, FAIL="*@5=15")
+    until(lambda: daemon.readyz()[0] == 503, "readiness withdrawn")
+    for fail in ("count=999", "init=15"):
+        stub.set(GPUS=8, FAIL=fail)
+        until(lambda: "unavailable" in daemon.status()["gpu"], "NVML away")
+        assert [(gpu["uuid"], gpu["lost"]) for gpu in daemon.status()["gpu"]["gpus"]] == [("GPU-stub-5", True)]
+        assert gpu_lines(daemon, "lost") == [f"warmup_sidecar_gpu_lost{{{SECOND}}} 1.0"]
+        assert "lost GPU-stub-5" in daemon.readyz()[1]
+        stub.set(GPUS=8, FAIL="*@5=15")
+        until(lambda: "unavailable" not in daemon.status()["gpu"], "NVML back")
+    stub.set(GPUS=8)
+    daemon.wait_until_ready(30)
+    assert not any(gpu["lost"] for gpu in daemon.status()["gpu"]["gpus"])

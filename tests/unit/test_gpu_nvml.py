@@ -286,6 +286,60 @@ def test_all_gpus_lost_are_told_one_by_one(worker: Worker) -> None:
     assert [gpu["lost"] for gpu in gpus] == [True, True]
 
 
+def test_a_lost_gpu_that_spoils_the_count_is_found_by_its_uuid_and_the_other_is_a_sentence(worker: Worker) -> None:
+    worker.stub.set(GPUS=2, FAIL="count=15,by_uuid@1=15")
+    reading = worker.ask("GPU-stub-0", "GPU-stub-1")["reading"]
+    assert [(gpu["uuid"], gpu["lost"]) for gpu in reading["gpus"]] == [("GPU-stub-1", True)]
+    assert "GPU-stub-0" in reading["troubles"][0]
+    assert "while one of the node is lost" in reading["troubles"][0]
+
+
+@pytest.mark.parametrize("fail", ["count=15", "init=15"])
+def test_a_loss_of_which_nvml_tells_no_more_is_one_of_no_gpu(worker: Worker, fail: str) -> None:
+    worker.stop()
+    worker.stub.set(GPUS=2, FAIL=fail)
+    assert worker.ask("GPU-stub-0", "GPU-stub-1")["kind"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(999, "recreate the pod"), (4, "may not open its device file"), (20, "left out until it can")],
+    ids=["unknown", "no permission", "other"],
+)
+@pytest.mark.parametrize("by_uuid", [True, False], ids=["known by UUID", "UUID not found"])
+def test_a_gpu_that_is_there_and_can_not_be_read_is_told_by_its_code(
+    worker: Worker, code: int, advice: str, by_uuid: bool
+) -> None:
+    worker.stub.set(GPUS=2, FAIL=f"handle@1={code},by_uuid@1={code if by_uuid else 6}")
+    reading = worker.ask("GPU-stub-0", "GPU-stub-1")["reading"]
+    assert [(gpu["uuid"], gpu["lost"]) for gpu in reading["gpus"]] == [("GPU-stub-0", False)]
+    assert advice in reading["troubles"][0]
+    assert "GPU-stub-1" in reading["troubles"][0]
+    assert "NVIDIA_VISIBLE_DEVICES" not in reading["troubles"][0]
+
+
+def test_a_gpu_all_of_whose_fields_are_unknown_costs_its_neighbour_nothing(worker: Worker) -> None:
+    more = {"memory", "clock_memory", "old_reasons"}
+    fields = {each for each in REFUSED if not each.startswith("field_")} - {"name", "capability"} | more
+    worker.stub.set(GPUS=2, FAIL=",".join(f"{each}@1=999" for each in sorted(fields)))
+    reading = worker.ask("GPU-stub-0", "GPU-stub-1")["reading"]
+    assert [gpu["uuid"] for gpu in reading["gpus"]] == ["GPU-stub-0"]
+    assert "recreate the pod" in reading["troubles"][0]
+
+
+def test_a_lost_gpu_is_lost_though_its_neighbour_can_not_be_read(worker: Worker) -> None:
+    worker.stub.set(GPUS=2, FAIL="handle@0=999,by_uuid@0=999,handle@1=15,by_uuid@1=15")
+    reading = worker.ask("GPU-stub-0", "GPU-stub-1")["reading"]
+    assert [(gpu["uuid"], gpu["lost"]) for gpu in reading["gpus"]] == [("GPU-stub-1", True)]
+    assert "recreate the pod" in reading["troubles"][0]
+
+
+def test_a_mig_instance_that_can_not_be_read_is_told_by_its_code(worker: Worker) -> None:
+    worker.stub.set(MIG="0:3", FAIL="mig_handle=4")
+    reading = worker.ask("MIG-stub-0-1")["reading"]
+    assert "may not open its device file" in reading["troubles"][0]
+
+
 def test_a_driver_that_forgets_its_clients_is_no_lost_gpu(worker: Worker) -> None:
     worker.stop()
     worker.stub.set(UNKNOWN_AFTER=60)

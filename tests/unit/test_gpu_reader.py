@@ -82,6 +82,25 @@ async def test_a_gpu_that_gets_lost_keeps_its_place_and_its_name(stub: NvmlStub)
     assert (gpu.lost, gpu.index, gpu.name, gpu.power_watts) == (True, 1, "NVIDIA H200", None)
 
 
+async def test_the_only_gpu_whom_nobody_named_keeps_its_uuid_when_it_gets_lost(stub: NvmlStub) -> None:
+    reader = GpuReader(command=stub.command)
+    await reader.read()
+    stub.set(FAIL="handle=15,by_uuid=15")
+    (gpu,) = (await reader.read()).gpus
+    await reader.close()
+    assert (gpu.lost, gpu.uuid, gpu.index) == (True, "GPU-stub-0", 0)
+
+
+async def test_a_lost_gpu_named_by_the_beginning_of_its_uuid_is_shown_under_the_whole(stub: NvmlStub) -> None:
+    reader = GpuReader(command=stub.command)
+    beginning = Wish(("GPU-stub",))
+    await reader.read(beginning)
+    stub.set(FAIL="handle=15")
+    (gpu,) = (await reader.read(beginning)).gpus
+    await reader.close()
+    assert (gpu.lost, gpu.uuid, gpu.index) == (True, "GPU-stub-0", 0)
+
+
 async def test_each_trouble_says_what_to_do(stub: NvmlStub) -> None:
     said = {}
     for code in (9, 12, 18, 999):

@@ -185,3 +185,63 @@ async def test_a_lost_gpu_keeps_counting_as_lost_while_nvml_is_away() -> None:
     await watching.read()
     await watching.read()
     assert states_posted(pod)[0][0] == "gpu_lost"
+    assert pod.board.gpu["kind"] == "no_answer"
+    assert [(gpu["uuid"], gpu["index"], gpu["lost"]) for gpu in pod.board.gpu["gpus"]] == [("GPU-b", 1, True)]
+    assert pod.metrics.value("gpu_lost", gpu="1", uuid="GPU-b") == 1
+
+
+async def test_a_lost_gpu_that_a_later_reading_does_not_find_stays_lost_until_one_shows_it_well() -> None:
+    unread = GpuSnapshot("570", "12.8", (), (), 1, ("GPU-b can't be read.",))
+    pod, watching, _ = watch(LOST, unread, FINE)
+    for _ in range(2):
+        await watching.read()
+    assert [gpu["lost"] for gpu in pod.board.gpu["gpus"]] == [True]
+    assert pod.metrics.value("gpu_lost", gpu="1", uuid="GPU-b") == 1
+    assert states_posted(pod)[0][0] == "gpu_lost"
+    await watching.read()
+    assert [gpu["lost"] for gpu in pod.board.gpu["gpus"]] == [False]
+    assert states_posted(pod)[0][0] == "up"
+
+
+async def test_of_two_lost_gpus_the_one_that_is_well_again_is_no_longer_shown_as_lost() -> None:
+    first, second = (Gpu(number, f"GPU-{number}", lost=True) for number in (0, 1))
+    both = GpuSnapshot("570", "12.8", (first, second), (), 2)
+    half = GpuSnapshot("570", "12.8", (Gpu(0, "GPU-0"),), (), 2, ("GPU-1 can't be read.",))
+    pod, watching, _ = watch(both, half)
+    for _ in range(2):
+        await watching.read()
+    assert [(gpu["uuid"], gpu["lost"]) for gpu in pod.board.gpu["gpus"]] == [("GPU-0", False), ("GPU-1", True)]
+    assert "GPU-1" in pod.lost_gpus
+    assert "GPU-0" not in pod.lost_gpus
+
+
+async def test_other_gpus_of_a_new_engine_are_not_lost_because_the_old_ones_were() -> None:
+    other = GpuSnapshot("570", "12.8", (), (), 1, ("GPU-c can't be read.",))
+    pod, watching, _ = watch(LOST, other)
+    pod.facts = {"gpus": [{"name": "NVIDIA H200", "uuid": "GPU-b"}]}
+    await watching.read()
+    pod.facts = {"gpus": [{"name": "NVIDIA H200", "uuid": "GPU-c"}]}
+    await watching.read()
+    assert (pod.board.gpu["gpus"], pod.lost_gpus) == ([], "")
+
+
+async def test_nvml_that_answers_nothing_but_lost_loses_the_only_gpu_of_the_engine_by_name() -> None:
+    pod, watching, _ = watch(FINE, away("lost"), FINE)
+    pod.facts = {"gpus": [{"name": "NVIDIA H200", "uuid": "GPU-b"}]}
+    for _ in range(2):
+        await watching.read()
+    assert "lost GPU-b" in states_posted(pod)[0][1]
+    assert [gpu["lost"] for gpu in pod.board.gpu["gpus"]] == [True]
+    assert pod.metrics.value("gpu_lost", gpu="1", uuid="GPU-b") == 1
+    assert pod.metrics.value("gpu_reading_troubles_total", reason="lost") == 1
+    await watching.read()
+    assert states_posted(pod)[0][0] == "up"
+
+
+async def test_which_of_several_is_lost_is_not_guessed_when_nvml_does_not_say() -> None:
+    pod, watching, _ = watch(away("lost"))
+    pod.facts = {"gpus": [{"name": "NVIDIA H200", "uuid": uuid} for uuid in ("GPU-a", "GPU-b")]}
+    await watching.read()
+    assert "gpus" not in pod.board.gpu
+    assert "doesn't say which" in states_posted(pod)[0][1]
+    assert "GPU-a and GPU-b" in states_posted(pod)[0][1]
