@@ -13,22 +13,30 @@ from sidecar.web import gpu_facts, words
 if TYPE_CHECKING:
     from sidecar.commands.tables import Grid
 
+#: Why NVML can't be used on a node without GPUs, which is an ordinary thing.
+ABSENT = ("no_library", "no_driver", "no_gpu")
+
 
 def grid(status: Mapping[str, Any]) -> Grid:
     """Make the table of a status; without GPUs it has no rows, and so isn't shown."""
     from sidecar.commands.tables import Grid
 
-    found = status.get("gpu")
-    gpus = found.get("gpus") if isinstance(found, Mapping) else None
+    section = status.get("gpu")
+    found: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
+    gpus = found.get("gpus")
     rows = [
         (
             gpu_facts.title(gpu),
             words.percent(words.number(gpu.get("utilization_ratio"))),
             gpu_facts.memory(gpu),
             gpu_facts.load(gpu),
-            "; ".join(gpu_facts.troubles(gpu)),
+            "; ".join([*gpu_facts.troubles(gpu), *gpu_facts.remarks(gpu)]),
         )
-        for gpu in (gpus if isinstance(gpus, list) else ())
-        if isinstance(gpu, Mapping)
+        for gpu in gpu_facts.ordered(
+            each for each in (gpus if isinstance(gpus, list) else ()) if isinstance(each, Mapping)
+        )
     ]
-    return Grid("GPUs of the engine", ("GPU", "busy", "memory", "load", "trouble"), rows, frozenset({"busy"}))
+    if found.get("kind") not in ABSENT:
+        rows += [("NVML", "", "", "", note) for note in gpu_facts.notes(found)]
+    headings = ("GPU", "busy", "memory", "load", "remarks")
+    return Grid("GPUs of the engine", headings, rows, frozenset({"busy"}), frozenset({"remarks"}))

@@ -23,7 +23,9 @@ PLAIN_WIDTH = 160
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows of text under headings. `right`: headings of columns of numbers; `toned`: of coloured words."""
+    """Rows of text under headings. `right`: headings of columns of numbers; `toned`: of coloured words, or of texts that begin with
+    one and a colon.
+    """
 
     title: str
     headings: tuple[str, ...]
@@ -57,7 +59,7 @@ def table(grid: Grid) -> Table:
 
 
 def _cell(grid: Grid, heading: str, text: str) -> str:
-    style = STYLES[tone(text)] if heading in grid.toned else ""
+    style = STYLES[tone(text.partition(":")[0])] if heading in grid.toned else ""
     return f"[{style}]{escape(text)}[/]" if style else escape(text)
 
 

@@ -172,7 +172,8 @@ def limits_of(facts: EngineFacts, assume: Assume) -> tuple[Limits, tuple[str, ..
         # The profile knows which GPU it is for, and so a better default than one for any.
         if value is not None and value > 0 and facts.sources.get(name) != SMALLEST:
             return value
-        assumed.append(f"The engine doesn't tell {name}; {otherwise} is assumed, as the profile says.")
+        default = f", not vLLM's smallest default of {value}" if value not in (None, 0, otherwise) else ""
+        assumed.append(f"The engine doesn't tell {name}; {otherwise} is assumed, as the profile says{default}.")
         return otherwise
 
     kv_tokens = facts.kv_tokens

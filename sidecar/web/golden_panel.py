@@ -27,6 +27,36 @@ def _check(check: object) -> object:
     return element("span", said, class_=None if check["passed"] else "alarm")
 
 
+def went_wrong(compared: Mapping[str, Any]) -> str:
+    """Say of how many prompts how many answers went wrong: a prompt is sent in several ways; empty when none did."""
+    failed, asked = parts.mappings(compared, "failed"), words.number(compared.get("prompts"))
+    names = len({str(one.get("name")) for one in failed})
+    if not failed:
+        return ""
+    whole = f" of {words.count(asked)}" if asked else ""
+    return f"{words.count(names)}{whole} {_many('prompt', asked or names)}, {_counted(len(failed), 'answer')}"
+
+
+def _asked(compared: Mapping[str, Any]) -> str:
+    counted = [
+        _counted(number, name)
+        for name, number in (
+            ("prompt", words.number(compared.get("prompts"))),
+            ("answer", words.number(compared.get("answers"))),
+        )
+        if number is not None
+    ]
+    return ", ".join(counted)
+
+
+def _counted(number: float, name: str) -> str:
+    return f"{words.count(number)} {_many(name, number)}"
+
+
+def _many(name: str, number: float) -> str:
+    return name if number == 1 else f"{name}s"
+
+
 def golden(status: Mapping[str, Any]) -> Element:
     """Show how the check of the output ended, and what differs from the golden file."""
     found = parts.section(status, "golden")
@@ -59,8 +89,8 @@ def _comparison(compared: Mapping[str, Any]) -> Element:
     ]
     rows: list[tuple[str, object, object]] = [
         ("Recording", compared.get("label"), None),
-        ("Prompts", words.count(compared.get("prompts")), f"{words.count(compared.get('answers'))} answers"),
-        ("Went wrong", words.count(len(failed)) if failed else None, None),
+        ("Asked", _asked(compared), None),
+        ("Went wrong", went_wrong(compared), None),
         (
             "Drift",
             f"{drift:.2f} %" if drift is not None else None,
@@ -75,7 +105,7 @@ def _comparison(compared: Mapping[str, Any]) -> Element:
         element("details", element("summary", "Statistics"), parts.facts(statistics)) if statistics else None,
         element("ul", notes, class_="small soft") if notes else None,
         [_failed(one, index == 0) for index, one in enumerate(failed[:FAILED_SHOWN])],
-        element("p", f"{len(failed) - FAILED_SHOWN} more are in /status.", class_="small soft")
+        element("p", f"{len(failed) - FAILED_SHOWN} more answers are in /status.", class_="small soft")
         if len(failed) > FAILED_SHOWN
         else None,
     )

@@ -12,6 +12,7 @@ from typing import Any
 from sidecar.lifecycle import Phase
 from sidecar.web import words
 
+_DAY_S = 86_400
 _PHASES = frozenset(phase.value for phase in Phase)
 
 
@@ -56,10 +57,17 @@ class Journey:
     def said(self) -> str:
         """Say in a few words where this journey stands."""
         if not self.arrived:
-            return "not ready yet"
+            return f"served until {self._ended}" if self.earlier else "not ready yet"
         if not self.after[-1].ended and self.after[-1].phase == Phase.READY.value:
             return f"ready for {words.seconds(self.after[-1].seconds)}"
         return "was ready"
+
+    @property
+    def _ended(self) -> str:
+        """Give the moment at which the journey before this one, which ends in ready, was over; with its day if long ago."""
+        last = self.earlier[-1]
+        moment = words.day if self.seconds > _DAY_S else words.moment
+        return moment(last.since + last.seconds)
 
 
 def known(phase: str) -> str:

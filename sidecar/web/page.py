@@ -126,11 +126,13 @@ def _columns(status: Mapping[str, Any]) -> Element:
         warmup_panels.kernels(status),
         panels.events(status),
     )
+    gpus, is_lost = gpu_panel.gpu(status), bool(gpu_panel.lost_of(status))
     things = (
+        gpus if is_lost else None,
         panels.restore(status),
         history_panel.history(status),
         panels.engine(status),
-        gpu_panel.gpu(status),
+        None if is_lost else gpus,
         golden_panel.golden(status),
         panels.publish(status),
     )
@@ -264,18 +266,20 @@ def _tiles(status: Mapping[str, Any]) -> Element:
             "no request waited for these" if before else "nothing was compiled",
             "calm",
         ),
-        _late_tile(after, bool(status.get("ready"))),
+        _late_tile(after, way, bool(status.get("ready"))),
         _kv_cache_tile(parts.section(status, "engine")),
         class_="tiles",
         aria_label="At a glance",
     )
 
 
-def _late_tile(after: int, ready: bool) -> Element:
+def _late_tile(after: int, way: journey.Journey, ready: bool) -> Element:
     name, value = "Kernels after ready", words.count(after)
     if after:
         return _tile(name, value, "each one stalls a request", "bad")
-    return _tile(name, value, "as it should be", "good") if ready else _tile(name, value, "not ready yet", "calm")
+    if ready:
+        return _tile(name, value, "as it should be", "good")
+    return _tile(name, value, "none while it served" if way.earlier or way.after else way.said, "calm")
 
 
 def _kv_cache_tile(engine: Mapping[str, Any]) -> Element:

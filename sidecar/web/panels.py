@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sidecar.engines.server_facts import SMALLEST
 from sidecar.web import parts, words
 from sidecar.web.journey import Stay
 from sidecar.web.markup import Element, element
@@ -118,7 +119,7 @@ def engine(status: Mapping[str, Any]) -> Element:
         ),
         ("Model", found.get("model"), sources.get("model")),
         *(
-            (words.plain(name).capitalize().replace("Kv ", "KV "), parts.value(value), sources.get(name))
+            (words.plain(name).capitalize().replace("Kv ", "KV "), *limit(value, sources.get(name)))
             for name, value in limits.items()
         ),
         ("Fallback", parts.section(found, "fallback").get("change"), None),
@@ -133,6 +134,13 @@ def engine(status: Mapping[str, Any]) -> Element:
     if usage is not None:
         gauge = parts.gauge("KV cache", usage, f"{words.percent(usage)}")
     return parts.card("Engine", "engine", gauge, parts.facts(rows), tag=parts.tag(found.get("state", "unknown")))
+
+
+def limit(value: object, source: object) -> tuple[object, object]:
+    """Give a limit of the engine and where it is from; what nobody told is not shown as if it were so."""
+    if source != SMALLEST:
+        return parts.value(value), source
+    return f"not told; vLLM's smallest default is {parts.value(value)}", None
 
 
 def _exit(found: object) -> object:

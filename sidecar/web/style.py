@@ -60,7 +60,7 @@ header strong{color:var(--ink)}
 .legend .name{flex:1;white-space:nowrap}.legend time{min-width:58px;text-align:right}.legend .now{font-weight:680}
 .legend svg{flex:none}
 .n,td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.scroll{overflow-x:auto;margin-top:8px}
+.scroll{overflow-x:auto;margin-top:8px;container-type:inline-size}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th{font-size:12.5px;font-weight:600;color:var(--soft);text-align:left;vertical-align:bottom}
 th,td{padding:5px 12px 5px 0;border-bottom:1px solid var(--line)}
@@ -69,8 +69,12 @@ tr:last-child>*{border-bottom:0}th:last-child,td:last-child{padding-right:0}
 td.figure{width:120px;min-width:90px}td svg,th svg{display:block}th .key{display:inline-flex;gap:5px;align-items:center;margin-right:10px}
 th.n{white-space:normal}th.key-column{white-space:nowrap}
 tr.has-why>*{border-bottom:0}tr.why td{color:var(--tone,var(--soft));font-size:13px;padding-top:0;overflow-wrap:anywhere}
+tr.why .said{display:block;position:sticky;left:0;width:max-content;max-width:100cqw}
 tr.work>*{background:var(--work-wash)}
 .alarm{color:var(--bad);font-weight:680}
+.one-gpu details{margin-top:2px}.whole{user-select:all;overflow-wrap:anywhere}
+.one-gpu.lost{border:1px solid var(--bad);border-left-width:6px;border-radius:8px;background:var(--bad-wash);padding:8px 12px;margin-top:10px}
+.one-gpu.lost h3{color:var(--bad);font-size:15px;margin-top:0}
 .diff{white-space:pre-wrap;overflow-wrap:anywhere;font-size:13px;margin-top:6px}
 .diff del{background:var(--bad-wash);color:var(--bad);text-decoration:line-through}.diff ins{background:var(--good-wash);color:var(--good);text-decoration:underline}
 dl.facts{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:3px 14px;margin-top:8px;font-size:14px}

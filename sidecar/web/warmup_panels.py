@@ -79,7 +79,7 @@ def _step(step: Mapping[str, Any], largest: float) -> Iterable[Element]:
         class_=f"{tone} has-why" if detail else tone,
     )
     if detail:
-        yield element("tr", element("td", detail, colspan=8), class_=f"{tone} why")
+        yield element("tr", element("td", element("span", detail, class_="said"), colspan=8), class_=f"{tone} why")
 
 
 def _kernel_rows(status: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

@@ -6,9 +6,10 @@ import random
 from dataclasses import replace
 
 from sidecar.engines.protocol import EngineFacts
+from sidecar.engines.server_facts import SMALLEST
 from sidecar.warmup.bursts import Ask, Burst, single
-from sidecar.warmup.planner import DrawLimits, PlannedStep, draw_burst, make_plan
-from sidecar.warmup.profiles import load_profile
+from sidecar.warmup.planner import DrawLimits, PlannedStep, draw_burst, limits_of, make_plan
+from sidecar.warmup.profiles import Assume, load_profile
 from sidecar.warmup.prompts import PromptSource, usable_ids
 from tests.unit.warmup_engine import FACTS, profile
 
@@ -69,6 +70,17 @@ def test_keys_of_bursts_are_unique_within_a_step():
     for step in make_plan(load_profile("sm90"), FACTS).steps:
         keys = [burst.key for burst in step.bursts]
         assert len(keys) == len(set(keys))
+
+
+def test_where_the_profile_knows_better_than_the_smallest_default_the_sentence_names_both():
+    facts = EngineFacts(engine="vllm", version=None, model="m", max_num_seqs=256, sources={"max_num_seqs": SMALLEST})
+    limits, assumed = limits_of(facts, Assume(max_num_seqs=128))
+    assert limits.max_num_seqs == 128
+    told = (
+        "The engine doesn't tell max_num_seqs; 128 is assumed, as the profile says, not vLLM's smallest default of 256."
+    )
+    assert told in assumed
+    assert not any("default" in each for each in limits_of(facts, Assume(max_num_seqs=256))[1])
 
 
 def test_limits_that_the_engine_does_not_tell_are_assumed_and_said_so():

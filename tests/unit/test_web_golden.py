@@ -50,6 +50,15 @@ def test_a_failed_comparison_gives_drift_allowed_drift_and_why_each_prompt_faile
     assert "many" not in text
 
 
+def test_failures_are_counted_by_prompt_and_by_answer() -> None:
+    ways = ("solo", "concurrent", "batch", "likelihood")
+    each_way = [failed(name, way=way) for name in ("a", "b", "c") for way in ways]
+    text = html.unescape(shown(prompts=3, answers=12, failed=each_way))
+    assert "3 of 3 prompts, 12 answers" in text
+    assert "<dd>3 prompts, 12 answers</dd>" in text
+    assert "1 of 32 prompts, 1 answer<" in html.unescape(shown())
+
+
 def test_a_difference_is_marked_by_element_sign_and_words_and_is_never_markup() -> None:
     text = shown()
     assert re.search(r"<del><span[^>]*>expected: </span>.*flour.*</del>", text)
@@ -62,7 +71,7 @@ def test_the_first_prompt_that_failed_is_unfolded_and_beyond_eight_they_are_coun
     many = [failed(f"prompt-{number}") for number in range(FAILED_SHOWN + 3)]
     text = shown(failed=many)
     assert text.count('<details open=""') == 1
-    assert "3 more are in /status." in text
+    assert "3 more answers are in /status." in text
     assert f"prompt-{FAILED_SHOWN - 1}" in text
     assert f"prompt-{FAILED_SHOWN}" not in text
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.engines.server_facts import SMALLEST
 from sidecar.lifecycle import Phase
 from sidecar.web import journey, page, words
 from sidecar.web.markup import Element, element, text, together
@@ -141,6 +142,28 @@ def test_a_running_restore_and_a_running_warm_up_show_how_far_they_are() -> None
     assert "3 of 8 steps in round 1" in render(scenes.warming().to_json())
 
 
+def test_a_pod_that_served_and_is_suspended_is_not_called_not_ready_yet() -> None:
+    document = render(scenes.suspended().to_json())
+    assert "not ready yet" not in document
+    assert document.count("served until 18:44:") == 2
+    assert "none while it served" in document
+    assert "not ready yet" in render(scenes.warming().to_json())
+    assert "none while it served" not in render(scenes.warming().to_json())
+
+
+def test_a_limit_that_nobody_told_is_not_shown_as_the_engines() -> None:
+    status = scenes.ready().to_json()
+    engine = {"limits": {"max_num_seqs": 256}, "sources": {"max_num_seqs": SMALLEST}}
+    assert "not told; vLLM&#x27;s smallest default is 256" in render({**status, "engine": engine})
+    assert "not told" not in render(status)
+
+
+def test_why_a_step_failed_keeps_within_the_card_however_wide_the_table_is() -> None:
+    document = render(scenes.ready().to_json())
+    assert '<span class="said">The engine answered 404' in document
+    assert re.search(r"tr\.why \.said\{[^}]*position:sticky;left:0;[^}]*max-width:100cqw", document)
+
+
 def test_a_failed_check_of_the_output_is_marked() -> None:
     board = scenes.suspended()
     board.golden = {
@@ -246,6 +269,13 @@ def test_the_second_way_begins_after_the_first_ready() -> None:
 def test_draining_after_ready_belongs_to_the_way_that_arrived() -> None:
     way = walked("starting", "ready", "draining")
     assert ([s.phase for s in way.stays], way.said) == (["starting"], "was ready")
+
+
+def test_a_way_after_days_of_serving_gives_the_day_on_which_that_ended() -> None:
+    spans = [
+        {"phase": p, "since": scenes.EPOCH, "seconds": 200_000.0, "ended": p == "ready"} for p in ("ready", "suspended")
+    ]
+    assert journey.latest(spans).said == "served until 2026-12-02 00:33 UTC"
 
 
 def test_draining_before_ready_never_arrived() -> None:
