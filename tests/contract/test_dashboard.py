@@ -27,6 +27,8 @@ COPIES = (K8S / "components" / "monitoring" / "dashboard.json", K8S / "chart" / 
 DASHBOARD = json.loads(dashboard_text())
 #: What Grafana puts in before it asks.
 FILLED = {"$__rate_interval": "1m", "$__range": "3h", "$namespace": ".*", "$pod": ".*"}
+#: Series of Prometheus' own: alerts that fire, and whether a target was reached.
+FOREIGN = ("ALERTS", "up")
 #: Brought by the scrape, not by us.
 OUTER_LABELS = {"namespace", "pod"}
 DECLARED = {PREFIX + metric.name: metric for metric in (*TABLE, *INJECTOR_TABLE)}
@@ -74,7 +76,7 @@ def strange(query: str) -> list[str]:
     """Name what a query asks for that isn't declared: metrics, labels, labels' values."""
     found = []
     for selector in selectors(promql_parser.parse(query)):
-        if selector.name == "ALERTS":
+        if selector.name in FOREIGN:
             continue
         name = re.sub(r"_(bucket|sum|count)$", "", selector.name)
         metric = DECLARED.get(selector.name) or DECLARED.get(name)
