@@ -6,7 +6,7 @@ How they become Grafana's JSON is the business of `grafana.py`; no metric is dec
 from __future__ import annotations
 
 from sidecar.metrics.grafana import Panel, Row
-from sidecar.metrics.promql import EACH_POD, asked, grown, in_range
+from sidecar.metrics.promql import EACH_POD, asked, counted, grown, in_range
 
 STARTS = Row(
     "Fleet: how starts go",
@@ -27,8 +27,9 @@ STARTS = Row(
         ),
         Panel(
             "Restores",
-            "By how they ended.",
-            [asked("sum by (outcome) (@restore_outcome_total{PODS}) > 0", "{{outcome}}")],
+            "By how they ended, within the range of time.",
+            [counted("restore_outcome_total", "outcome")],
+            kind="number",
         ),
         Panel(
             "Restored and used",
@@ -65,8 +66,9 @@ STARTS = Row(
         ),
         Panel(
             "Publishes",
-            "By how they ended.",
-            [asked("sum by (outcome) (@publish_outcome_total{PODS}) > 0", "{{outcome}}")],
+            "By how they ended, within the range of time.",
+            [counted("publish_outcome_total", "outcome")],
+            kind="number",
         ),
     ),
 )
@@ -76,8 +78,9 @@ TRUST = Row(
     (
         Panel(
             "Warm-ups",
-            "By how they ended.",
-            [asked("sum by (outcome) (@warmup_outcome_total{PODS}) > 0", "{{outcome}}")],
+            "By how they ended, within the range of time.",
+            [counted("warmup_outcome_total", "outcome")],
+            kind="number",
         ),
         Panel(
             "Warm-up's requests",
@@ -96,15 +99,19 @@ TRUST = Row(
             "percentunit",
         ),
         Panel(
-            "Output checks", "By how they ended.", [asked("sum by (outcome) (@verify_total{PODS}) > 0", "{{outcome}}")]
+            "Output checks",
+            "By how they ended, within the range of time.",
+            [counted("verify_total", "outcome")],
+            kind="number",
         ),
         Panel(
             "Quarantines, and files refused",
-            "Generations condemned by these pods; files of the store that were refused, by reason.",
+            "Generations condemned by these pods; files of the store that were refused, by reason; within the range of time.",
             [
-                asked("sum(@quarantines_total{PODS})", "quarantines"),
-                asked("sum by (reason) (@restore_files_rejected_total{PODS}) > 0", "refused: {{reason}}"),
+                counted("quarantines_total", legend="quarantines"),
+                counted("restore_files_rejected_total", "reason", "refused: {{reason}}"),
             ],
+            kind="number",
         ),
         Panel(
             "Sources missing",

@@ -8,11 +8,12 @@ from __future__ import annotations
 from sidecar.metrics.grafana import Panel, Row
 from sidecar.metrics.promql import EACH_POD, asked, grown
 
-_EACH_GPU = "{{pod}} GPU {{gpu}}"
+#: A MIG instance has its parent's number and a UUID of its own.
+_EACH_GPU = "{{pod}} GPU {{gpu}} {{uuid}}"
 
 
 def _gpu(title: str, means: str, name: str, unit: str, most: float | None = None) -> Panel:
-    return Panel(title, means, [asked(f"max by (pod, gpu) (@gpu_{name}{{PODS}})", _EACH_GPU)], unit, most=most)
+    return Panel(title, means, [asked(f"max by (pod, gpu, uuid) (@gpu_{name}{{PODS}})", _EACH_GPU)], unit, most=most)
 
 
 GPUS = Row(
@@ -20,10 +21,12 @@ GPUS = Row(
     (
         Panel(
             "Lost, or to be exchanged",
-            "GPUs that the driver can't reach; GPUs with a row of memory that could not be replaced.",
+            "GPUs that the driver can't reach; pods that take no traffic for that reason, though no reading may succeed any more; "
+            "GPUs with a row of memory that could not be replaced. No value: no GPU could be asked.",
             [
-                asked("sum(@gpu_lost{PODS}) or vector(0)", "lost"),
-                asked("sum(@gpu_row_remap_failed{PODS}) or vector(0)", "to be exchanged"),
+                asked("sum(@gpu_lost{PODS})", "lost"),
+                asked('sum(@engine_state{PODS, state="gpu_lost"})', "pods without traffic"),
+                asked("sum(@gpu_row_remap_failed{PODS})", "to be exchanged"),
             ],
             kind="number",
             bad=1,
@@ -37,7 +40,7 @@ GPUS = Row(
         Panel(
             "Memory",
             "In use, of what there is.",
-            [asked("max by (pod, gpu) (@gpu_memory_used_bytes{PODS} / @gpu_memory_size_bytes{PODS})", _EACH_GPU)],
+            [asked("max by (pod, gpu, uuid) (@gpu_memory_used_bytes{PODS} / @gpu_memory_size_bytes{PODS})", _EACH_GPU)],
             "percentunit",
             most=1,
         ),
@@ -46,7 +49,7 @@ GPUS = Row(
         Panel(
             "Clocks",
             "Of the multiprocessors.",
-            [asked('max by (pod, gpu) (@gpu_clock_hertz{PODS, clock="sm"})', _EACH_GPU)],
+            [asked('max by (pod, gpu, uuid) (@gpu_clock_hertz{PODS, clock="sm"})', _EACH_GPU)],
             "hertz",
         ),
         Panel(
@@ -118,8 +121,8 @@ PROCESSES = Row(
         ),
         Panel(
             "GPUs by type and driver",
-            "As the pods see them.",
-            [asked("count by (name, driver, cuda) (@gpu_info{PODS})")],
+            "As the pods see them; MIG instances by their profile.",
+            [asked("count by (name, mig, driver, cuda) (@gpu_info{PODS})")],
             kind="table",
         ),
         Panel(

@@ -9,6 +9,10 @@ from sidecar.metrics.grafana import Panel, Row
 from sidecar.metrics.promql import EACH_POD, asked, grown, quantile
 
 _SERVING = ', phase="serving"'
+_BUCKETS = (
+    "As the engine measures it. Buckets are the engine's: where pods of several versions of engines have different ones, the "
+    "quantiles of all together are estimates; choose pods of one version for exact ones."
+)
 
 ON_CALL = Row(
     "On call: does it serve, and if not, why",
@@ -36,7 +40,7 @@ ON_CALL = Row(
         Panel(
             "Degraded",
             "Pods with parts switched off.",
-            [asked("count(@degraded{PODS} > 0) or vector(0)")],
+            [asked("sum(@degraded{PODS} > bool 0)")],
             kind="number",
             width=3,
             height=5,
@@ -118,13 +122,13 @@ TRAFFIC = Row(
     (
         Panel(
             "Time to first token",
-            "As the engine measures it.",
+            _BUCKETS,
             [quantile(share, "engine_time_to_first_token_seconds", labels=_SERVING) for share in (0.5, 0.95, 0.99)],
             "s",
         ),
         Panel(
             "Time between tokens",
-            "As the engine measures it.",
+            _BUCKETS,
             [quantile(share, "engine_inter_token_latency_seconds", labels=_SERVING) for share in (0.5, 0.95, 0.99)],
             "s",
         ),

@@ -23,6 +23,18 @@ def grown(name: str, by: str, window: str = "$__range", labels: str = "") -> Que
     return asked(f"sum by ({by}) (increase(@{name}{{PODS{labels}}}[{window}]))", f"{{{{{by}}}}}")
 
 
+def counted(name: str, by: str = "", legend: str = "") -> Query:
+    """Ask how often something happened within the range of time, by one of its labels; what never did is left out.
+
+    What a new pod had counted before its first scrape is counted, which `increase` alone doesn't see; pods that are gone
+    count as well.
+    """
+    each = f"@{name}{{PODS}}"
+    first = f"min_over_time({each}[$__range]) unless {each} offset $__range or min_over_time({each}[$__range]) * 0"
+    total = f"sum by ({by})" if by else "sum"
+    return asked(f"round({total} (increase({each}[$__range]) + ({first}))) > 0", legend or f"{{{{{by}}}}}")
+
+
 def quantile(share: float, name: str, labels: str = "") -> Query:
     """Ask for a quantile (0 to 1) of a histogram, as it was at each moment."""
     expr = f"histogram_quantile({share:g}, sum by (le) (rate(@{name}_bucket{{PODS{labels}}}[$__rate_interval])))"

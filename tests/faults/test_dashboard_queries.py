@@ -6,12 +6,14 @@ That names and queries fit the declarations: tests/contract/test_dashboard.py. N
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.error
 import urllib.parse
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sidecar.metrics.dashboard import ROWS
 from tests.fakes.nvml import NvmlStub, compile_stub
@@ -40,7 +42,7 @@ EMPTY = {
     "Residual risk": "this profile makes no random draws",
     "Restored and used": "nothing was there to restore",
     "Grown outside of all families": "nothing did",
-    "Quarantines, and files refused 1": "no file was refused",
+    "Quarantines, and files refused": "nothing was condemned or refused",
     "Memory of the engines": "read every 15 s, which is too long for this test",
     "CPUs the engines use": "the same",
     "Open files and sockets": "the same",
@@ -105,3 +107,58 @@ def test_every_query_is_answered_and_shows_what_a_start_was_like(pod: Pod, tmp_p
             pytest.fail(f"nothing to see in {left}")
         for query in QUERIES.values():
             answered(server.url, query)
+
+
+def samples(query: str, series: dict[str, str], expected: dict[str, float], folder: Path) -> str:
+    """Let promtool ask a query three hours after the beginning of series of one value a minute; give what differs."""
+    for variable, value in FILLED.items():
+        query = query.replace(variable, {"$__range": "1h"}.get(variable, value))
+    content = {
+        "interval": "1m",
+        "input_series": [{"series": f"warmup_sidecar_{name}", "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": query,
+                "eval_time": "180m30s",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
+            }
+        ],
+    }
+    (folder / "queries.yaml").write_text(yaml.safe_dump({"rule_files": [], "tests": [content]}), encoding="utf-8")
+    command = ["promtool", "test", "rules", "queries.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_what_happened_is_counted_for_new_pods_and_for_pods_that_are_gone(tmp_path: Path):
+    def restores(pod: str, outcome: str) -> str:
+        return f'restore_outcome_total{{namespace="n", pod="{pod}", outcome="{outcome}"}}'
+
+    series = {
+        # Six restores before the range of an hour, two in it.
+        restores("old", "hit"): "6x140 7x20 8x40",
+        # Restored before its first scrape, and once more.
+        restores("new", "hit"): "_x150 1x10 2x40",
+        restores("new", "miss"): "_x150 0x50",
+        # Ended within the range.
+        restores("gone", "miss"): "0x100 0x30 1x20",
+        # Nothing new.
+        restores("quiet", "hit"): "4x200",
+    }
+    assert samples(QUERIES["Restores 0"], series, {'{outcome="hit"}': 4, '{outcome="miss"}': 1}, tmp_path) == ""
+
+
+def test_a_mig_instance_and_its_parent_are_two_lines(tmp_path: Path):
+    series = {
+        f'gpu_utilization_ratio{{namespace="n", pod="p", gpu="0", uuid="{uuid}"}}': f"{value}x200"
+        for uuid, value in {"GPU-0": 0.9, "MIG-0": 0.2}.items()
+    }
+    expected = {f'{{gpu="0", pod="p", uuid="{uuid}"}}': value for uuid, value in {"GPU-0": 0.9, "MIG-0": 0.2}.items()}
+    assert samples(QUERIES["Utilisation 0"], series, expected, tmp_path) == ""
+
+
+def test_pods_without_readings_of_a_lost_gpu_are_shown_and_no_gpu_is_no_zero(tmp_path: Path):
+    lost, withheld = (QUERIES[f"Lost, or to be exchanged {number}"] for number in (0, 1))
+    series = {'engine_state{namespace="n", pod="p", state="gpu_lost"}': "1x200"}
+    assert samples(lost, series, {}, tmp_path) == ""
+    assert samples(withheld, series, {"{}": 1}, tmp_path) == ""
