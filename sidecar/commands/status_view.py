@@ -14,12 +14,12 @@ from rich.text import Text
 
 from sidecar.commands import gpu_view
 from sidecar.commands.tables import Grid, table
-from sidecar.web import words
+from sidecar.web import golden_panel, panels, warmup_panels, words
 
 #: As many events as fit below the tables on one screen.
 EVENTS_SHOWN = 8
 
-#: Prompts of a golden check that went wrong; the JSON has all of them.
+#: Answers of a golden check that went wrong; the JSON has all of them.
 WRONG_SHOWN = 5
 
 #: Characters of one cell; a sentence may quote an error.
@@ -45,28 +45,29 @@ def verdict(found: Mapping[str, Any]) -> Text:
 def tables(found: Mapping[str, Any]) -> list[RenderableType]:
     """Give the tables below the verdict that have any rows, a blank line before each."""
     grids = (
-        _engine(found),
-        _parts(found),
-        _wrong(found),
+        engine_facts(found),
+        outcomes(found),
+        wrong_answers(found),
         _timeline(found),
-        _steps(found),
-        _kernels(found),
+        steps(found),
+        kernels(found),
         gpu_view.grid(found),
-        _events(found),
+        events(found, EVENTS_SHOWN),
     )
     shown: list[RenderableType] = []
     for grid in grids:
         if grid.rows:
-            shown += [Text(), table(_printable(grid))]
+            shown += [Text(), table(printable(grid))]
     return shown
 
 
-def _printable(grid: Grid) -> Grid:
+def printable(grid: Grid) -> Grid:
     """Take out what could move the cursor or recolour the terminal: an engine names itself as it likes."""
     return replace(grid, rows=[[words.one_line(cell, LONGEST) for cell in row] for row in grid.rows])
 
 
-def _engine(found: Mapping[str, Any]) -> Grid:
+def engine_facts(found: Mapping[str, Any]) -> Grid:
+    """Give what is known of the engine, a row each."""
     engine = _mapping(found.get("engine"))
     limits = _mapping(engine.get("limits"))
     rows = [
@@ -93,11 +94,17 @@ def _engine(found: Mapping[str, Any]) -> Grid:
         rows.append(("KV cache", str(room)))
     if engine.get("healthy_after_s") is not None:
         rows.append(("answered after", words.seconds(engine["healthy_after_s"])))
-    rows += [(name.replace("_", " "), str(value)) for name, value in limits.items() if value not in (None, "")]
+    sources = _mapping(engine.get("sources"))
+    rows += [
+        (name.replace("_", " "), panels.untold(value, sources.get(name)) or str(value))
+        for name, value in limits.items()
+        if value not in (None, "")
+    ]
     return Grid("Engine", ("fact", "value"), rows)
 
 
-def _parts(found: Mapping[str, Any]) -> Grid:
+def outcomes(found: Mapping[str, Any]) -> Grid:
+    """Give how restore, warm-up, output check and publish ended, or how far they are."""
     rows = []
     for name in SECTIONS:
         part = _mapping(found.get(name))
@@ -115,10 +122,13 @@ def _parts(found: Mapping[str, Any]) -> Grid:
 _TITLES = {"restore": "restore", "warmup": "warm-up", "golden": "output check", "publish": "publish"}
 
 
-def _wrong(found: Mapping[str, Any]) -> Grid:
-    failed = map(_mapping, _list(_mapping(_mapping(found.get("golden")).get("golden")).get("failed"))[:WRONG_SHOWN])
+def wrong_answers(found: Mapping[str, Any]) -> Grid:
+    """Give the first answers of the golden check that went wrong."""
+    compared = _mapping(_mapping(found.get("golden")).get("golden"))
+    failed = map(_mapping, _list(compared.get("failed"))[:WRONG_SHOWN])
     rows = [tuple(str(one.get(name, "")) for name in ("name", "way", "reason", "expected", "got")) for one in failed]
-    return Grid("Prompts that went wrong", ("prompt", "sent", "why", "expected", "got"), rows)
+    title = f"Went wrong: {golden_panel.went_wrong(compared)}"
+    return Grid(title, ("prompt", "sent", "why", "expected", "got"), rows)
 
 
 def _timeline(found: Mapping[str, Any]) -> Grid:
@@ -129,7 +139,8 @@ def _timeline(found: Mapping[str, Any]) -> Grid:
     return Grid("Phases", ("phase", "since (UTC)", "seconds"), rows, frozenset({"seconds"}))
 
 
-def _steps(found: Mapping[str, Any]) -> Grid:
+def steps(found: Mapping[str, Any]) -> Grid:
+    """Give the steps of warm-up with their times to first token."""
     rows = [
         (
             str(step.get("name", "")),
@@ -147,20 +158,20 @@ def _steps(found: Mapping[str, Any]) -> Grid:
     return Grid("Warm-up steps", headings, rows, frozenset(headings[2:7]), frozenset({"state"}))
 
 
-def _kernels(found: Mapping[str, Any]) -> Grid:
-    warmup = _mapping(found.get("warmup"))
-    before, after = _mapping(warmup.get("kernels_before_ready")), _mapping(warmup.get("kernels_after_ready"))
+def kernels(found: Mapping[str, Any]) -> Grid:
+    """Give by family how many kernels were compiled before and after ready."""
     rows = [
-        (family, words.count(before.get(family, 0)), words.count(after.get(family, 0)))
-        for family in sorted({*before, *after})
-        if before.get(family) or after.get(family)
+        (family, words.count(before), words.count(after))
+        for family, (before, after) in sorted(warmup_panels.kernel_rows(found).items())
+        if before or after
     ]
     headings = ("family", "before ready", "after ready")
     return Grid("Kernels compiled", headings, rows, frozenset(headings[1:]))
 
 
-def _events(found: Mapping[str, Any]) -> Grid:
-    last = [_mapping(event) for event in _list(found.get("events"))[-EVENTS_SHOWN:]]
+def events(found: Mapping[str, Any], shown: int | None) -> Grid:
+    """Give the last events, newest last; `shown` is how many, None: all."""
+    last = [_mapping(event) for event in _list(found.get("events"))[-(shown or 0) :]]
     rows = [(words.moment(event.get("at")), str(event.get("level", "")), str(event.get("text", ""))) for event in last]
     return Grid("Last events", ("at (UTC)", "level", "event"), rows, toned=frozenset({"level"}))
 

@@ -24,7 +24,7 @@ PLAIN_WIDTH = 160
 @dataclass(frozen=True)
 class Grid:
     """Rows of text under headings. `right`: headings of columns of numbers; `toned`: of coloured words, or of texts that begin with
-    one and a colon.
+    one and a colon. `rest`: the heading whose column takes what the others leave, so that each row is one line.
     """
 
     title: str
@@ -32,6 +32,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     right: frozenset[str] = field(default_factory=frozenset)
     toned: frozenset[str] = field(default_factory=frozenset)
+    rest: str = ""
 
 
 def make_console() -> Console:
@@ -50,9 +51,16 @@ def table(grid: Grid) -> Table:
         pad_edge=False,
         header_style="bold",
         padding=(0, 2, 0, 0),
+        expand=bool(grid.rest),
     )
     for heading in grid.headings:
-        made.add_column(heading, justify="right" if heading in grid.right else "left", overflow="fold")
+        made.add_column(
+            heading,
+            justify="right" if heading in grid.right else "left",
+            overflow="ellipsis" if grid.rest else "fold",
+            no_wrap=bool(grid.rest),
+            ratio=1 if heading and heading == grid.rest else None,
+        )
     for row in grid.rows:
         made.add_row(*(_cell(grid, heading, text) for heading, text in zip(grid.headings, row, strict=True)))
     return made

@@ -1,6 +1,6 @@
-"""What `status --watch` shows: one daemon in full, many as a line each, live on a terminal, else as lines when something changes.
+"""What `status --watch` shows: one daemon as a picture, many as a line each, live on a terminal, else lines of what changes.
 
-What is shown of one daemon in full is in `status_view.py`.
+What is shown of one daemon is in `live_view.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.commands import status_view
+from sidecar.commands import live_view
 from sidecar.commands.status_watch import Watched
 from sidecar.commands.tables import STYLES, make_console
 from sidecar.web import parts, warmup_panels, words
@@ -109,10 +109,12 @@ class Picture:
         if len(self._watched) > 1:
             return overview(self._watched, self._console.width, self._console.height)
         only = self._watched[0]
-        head = Text(f"{words.one_line(only.url)}  {words.moment(time.time())} UTC, Ctrl-C ends", style="dim")
+        head = Text(
+            f"{words.one_line(only.url)}  {words.moment(time.time())} UTC, Ctrl-C ends", style="dim", no_wrap=True
+        )
         if only.trouble or not only.status:
             return Group(head, Text(words.one_line(only.trouble) or "Asking.", style="yellow" if only.trouble else ""))
-        return Group(head, status_view.verdict(only.status), *status_view.tables(only.status))
+        return live_view.picture(only.status, head, self._console)
 
     def __enter__(self) -> Self:
         self._live.start(refresh=True)

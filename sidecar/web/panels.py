@@ -119,7 +119,11 @@ def engine(status: Mapping[str, Any]) -> Element:
         ),
         ("Model", found.get("model"), sources.get("model")),
         *(
-            (words.plain(name).capitalize().replace("Kv ", "KV "), *limit(value, sources.get(name)))
+            (
+                words.plain(name).capitalize().replace("Kv ", "KV "),
+                untold(value, sources.get(name)) or parts.value(value),
+                _told_by(sources.get(name)),
+            )
             for name, value in limits.items()
         ),
         ("Fallback", parts.section(found, "fallback").get("change"), None),
@@ -136,11 +140,13 @@ def engine(status: Mapping[str, Any]) -> Element:
     return parts.card("Engine", "engine", gauge, parts.facts(rows), tag=parts.tag(found.get("state", "unknown")))
 
 
-def limit(value: object, source: object) -> tuple[object, object]:
-    """Give a limit of the engine and where it is from; what nobody told is not shown as if it were so."""
-    if source != SMALLEST:
-        return parts.value(value), source
-    return f"not told; vLLM's smallest default is {parts.value(value)}", None
+def untold(value: object, source: object) -> str:
+    """Say of a limit that nobody told it, so that a default isn't taken for the engine's; empty where it is known."""
+    return f"not told; vLLM's smallest default is {parts.value(value)}" if source == SMALLEST else ""
+
+
+def _told_by(source: object) -> object:
+    return None if source == SMALLEST else source
 
 
 def _exit(found: object) -> object:

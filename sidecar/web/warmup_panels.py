@@ -82,7 +82,8 @@ def _step(step: Mapping[str, Any], largest: float) -> Iterable[Element]:
         yield element("tr", element("td", element("span", detail, class_="said"), colspan=8), class_=f"{tone} why")
 
 
-def _kernel_rows(status: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+def kernel_rows(status: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Give by family the kernels compiled before and after ready."""
     found = parts.section(status, "warmup")
     rows: dict[str, tuple[int, int]] = {}
     for position, key in enumerate(("kernels_before_ready", "kernels_after_ready")):
@@ -97,12 +98,12 @@ def _kernel_rows(status: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 def kernel_sums(status: Mapping[str, Any]) -> tuple[int, int]:
     """Count the kernels compiled before and after ready, over all families."""
-    rows = _kernel_rows(status).values()
+    rows = kernel_rows(status).values()
     return sum(before for before, _ in rows), sum(after for _, after in rows)
 
 
 def _family_rows(status: Mapping[str, Any], families: object) -> list[Element]:
-    counted = _kernel_rows(status)
+    counted = kernel_rows(status)
     present = families if isinstance(families, Mapping) else {}
     largest = max((max(pair) for pair in counted.values()), default=0)
     rows = []
