@@ -20,6 +20,7 @@ from sidecar.golden.report import GoldenProgress, Way
 #: Recorded answers are read back so many at a time.
 READ_AT_ONCE = 8
 GONE = ("refused", "reset")
+ASLEEP = "The engine is asleep, so nothing more was sent to it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Asker:
     """Sends requests to one engine until `ends`, in seconds of the loop's clock. Salts begin with `salt`.
 
     Raises EngineGone, EngineAsleep, or another EngineError when it can't go on. `notes` gathers what could not be asked.
+    `asleep` is believed only where the engine's metrics can't be read. `late`: no time was left.
     """
 
     engine: Engine
@@ -50,6 +52,7 @@ class Asker:
     notes: list[str] = field(default_factory=list)
     sentence_ids: tuple[int, ...] = ()
     answers: int = 0
+    late: bool = False
     _ends: float = 0.0
 
     def __post_init__(self) -> None:
@@ -185,19 +188,32 @@ class Asker:
         """Give the seconds that are left. Raises EngineError when there are none."""
         left = self._ends - asyncio.get_running_loop().time()
         if left <= 0:
+            self.late = True
             raise EngineError(
                 f"{self.answers} answers came within {self.deadline_s:.1f} s, which is all the time there was; the engine is "
                 "slow or busy."
             )
         return left
 
+    async def fell_asleep(self) -> bool:
+        """Say whether the engine sleeps now: what it answers then is no fault of its output."""
+        try:
+            return bool((await self.engine.stats()).asleep)
+        except EngineError:
+            return self.asleep is not None and self.asleep()
+
     async def _awake(self) -> None:
-        if self.asleep is not None:
-            sleeps: bool | None = self.asleep()
-        else:
+        """Raise EngineAsleep when the engine sleeps now; a request could end it. Others know it seconds later only."""
+        try:
             sleeps = (await self.engine.stats()).asleep
+        except EngineGone:
+            raise
+        except EngineError:
+            if self.asleep is None:
+                raise
+            sleeps = self.asleep()
         if sleeps:
-            raise EngineAsleep("The engine is asleep, so nothing was sent to it.")
+            raise EngineAsleep(ASLEEP)
 
     def _tell(self, way: Way) -> None:
         if self.progress is not None:
@@ -212,6 +228,7 @@ class Asker:
         if got.error_kind == "unauthorized":
             raise EngineUnauthorized(f"The engine refuses the API key ({said}).")
         if got.error_kind == "timed_out":
+            self.late = True
             self._left()
             raise EngineError(f"The engine did not answer {what} in time ({said}).")
         raise EngineError(f"The engine does not answer {what} ({said}).")

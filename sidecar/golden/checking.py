@@ -10,18 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sidecar.engines.protocol import Engine, EngineFacts
-from sidecar.errors import EngineAsleep, EngineError, EngineGone, GoldenError
+from sidecar.errors import EngineAsleep, EngineError, EngineGone, EngineUnauthorized, GoldenError
 from sidecar.golden import identity
-from sidecar.golden.asking import Asker, Told, batch_size
+from sidecar.golden.asking import ASLEEP, Asker, Told, batch_size
 from sidecar.golden.files import AnsweredPrompt, GoldenFile, GoldenSet
 from sidecar.golden.judging import Compared, compare, read_back
 from sidecar.golden.limits import Limits
 from sidecar.golden.prompts import why_not
-from sidecar.golden.report import GoldenOutcome, GoldenProgress, GoldenResult
+from sidecar.golden.report import Cause, GoldenOutcome, GoldenProgress, GoldenResult
 from sidecar.golden.verdict import judge
 from sidecar.warmup.planner import work_of
 from sidecar.warmup.roles import unchecked
 
+#: Of the recorded prompts so many must be asked for a proof; pictures, chats or long prompts may not fit an engine.
+LEAST_ASKED = 0.5
 #: What counts when several recordings were checked, the worst first.
 _WORST: Sequence[GoldenOutcome] = ("engine_gone", "failed", "error", "skipped", "passed")
 
@@ -39,12 +41,13 @@ async def check(
     """Ask an engine the recorded prompts and compare; never raises for what the engine does.
 
     `salt` must differ between checks, so that each begins with an empty prefix cache. `deadline_s` covers the whole
-    check, in seconds. `asleep` is asked before each way of sending, so that nothing is sent to an engine that went to
-    sleep; left out, the engine's metrics are read for that. Cancelling it cancels all its requests.
+    check, in seconds. The engine's metrics are read before each group of requests, so that nothing is sent to an engine
+    that went to sleep; `asleep` is asked where they can't be read. Cancelling it cancels all its requests.
     """
     started = asyncio.get_running_loop().time()
     if reason := why_unasked(facts):
-        return GoldenResult("skipped", f"The output is not compared with what was recorded: {reason}")
+        told = f"The output is not compared with what was recorded: {reason}"
+        return GoldenResult("skipped", told, cause="asleep" if reason == ASLEEP else "")
     mine = [each for each in golden.files if identity.same_model(each, facts)]
     if not mine:
         return _of_another_model(golden, facts)
@@ -53,7 +56,7 @@ async def check(
         left = deadline_s - (asyncio.get_running_loop().time() - started)
         asker = Asker(engine, facts, f"{salt}-{at}", max(0.001, left), file.passages, progress, asleep)
         results.append(await _check_one(asker, file))
-        if results[-1].outcome == "engine_gone":
+        if results[-1].outcome == "engine_gone" or results[-1].cause == "asleep":
             break
     result = results[0] if len(results) == 1 else _combined(results)
     return replace(result, seconds=asyncio.get_running_loop().time() - started)
@@ -67,7 +70,7 @@ def why_unasked(facts: EngineFacts) -> str:
         return "The engine reads prompts for others to answer, so it makes no text to compare."
     if work_of(facts.tasks) is not None:
         return f"The engine makes no text (its tasks: {', '.join(facts.tasks)})."
-    return "The engine is asleep, so nothing was sent to it." if facts.asleep else ""
+    return ASLEEP if facts.asleep else ""
 
 
 async def _check_one(asker: Asker, file: GoldenFile) -> GoldenResult:
@@ -77,11 +80,27 @@ async def _check_one(asker: Asker, file: GoldenFile) -> GoldenResult:
         compared = await _compared(asker, file, limits)
     except EngineGone as error:
         return replace(plain, outcome="engine_gone", sentence=str(error))
-    except EngineAsleep as error:
-        return replace(plain, outcome="skipped", sentence=str(error))
     except (EngineError, GoldenError) as error:
-        told = f"The output can't be compared with what was recorded: {error}"
-        return replace(plain, sentence=told, answers=asker.answers, notes=tuple(asker.notes))
+        return await _unjudged(replace(plain, answers=asker.answers, notes=tuple(asker.notes)), asker, error)
+    found = _judged(plain, asker, file, limits, compared)
+    if found.outcome == "failed" and await asker.fell_asleep():
+        return replace(plain, outcome="skipped", sentence=ASLEEP, cause="asleep")
+    return found
+
+
+async def _unjudged(plain: GoldenResult, asker: Asker, error: EngineError | GoldenError) -> GoldenResult:
+    """Say why nothing could be compared. What an engine answers once it sleeps is not held against anything."""
+    if isinstance(error, EngineAsleep) or (isinstance(error, EngineError) and await asker.fell_asleep()):
+        return replace(plain, outcome="skipped", sentence=ASLEEP, cause="asleep")
+    cause: Cause = "recording" if isinstance(error, GoldenError) else "time" if asker.late else "engine"
+    if isinstance(error, EngineUnauthorized):
+        cause = "key"
+    return replace(plain, sentence=f"The output can't be compared with what was recorded: {error}", cause=cause)
+
+
+def _judged(
+    plain: GoldenResult, asker: Asker, file: GoldenFile, limits: Limits, compared: Sequence[Compared]
+) -> GoldenResult:
     verdict = judge(compared, limits)
     names = {each.name for each in compared}
     found = replace(
@@ -99,6 +118,15 @@ async def _check_one(asker: Asker, file: GoldenFile) -> GoldenResult:
         return replace(found, outcome="skipped", sentence="None of the recorded prompts can be asked of this engine.")
     if verdict.why:
         return replace(found, outcome="failed", sentence=f"The output is not what was recorded: {verdict.why}.{other}")
+    few = len(names) < LEAST_ASKED * len(file.prompts)
+    if verdict.unsure or few:
+        why = (
+            verdict.unsure
+            or f"only {len(names)} of the {len(file.prompts)} recorded prompts could be asked of this engine"
+        )
+        return replace(
+            found, outcome="skipped", sentence=f"The output is not proven by what was recorded: {why}.{other}"
+        )
     drift = f", drift {verdict.drift_percent:.1f} %" if verdict.drift_percent is not None else ""
     return replace(found, outcome="passed", sentence=f"The output is what was recorded ({what}{drift}).{other}")
 
@@ -121,7 +149,10 @@ async def _compared(asker: Asker, file: GoldenFile, limits: Limits) -> list[Comp
     scored = await asker.read_back([each for each in prompts if each.answer.scored])
     exact = identity.exact(file.recorded, facts)
     by_name = {each.name: each for each in prompts}
-    compared = [compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact) for each in told]
+    loops = any(each.answer.odd for each in file.prompts)
+    compared = [
+        compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact, loops=loops) for each in told
+    ]
     texts = {each.name: each.got for each in reversed(compared)}
     return compared + [read_back(by_name[name], values, limits, texts.get(name, "")) for name, values in scored.items()]
 
@@ -174,12 +205,14 @@ def _of_another_model(golden: GoldenSet, facts: EngineFacts) -> GoldenResult:
     if golden.path.is_dir():
         return GoldenResult("skipped", f"The output is not compared: {told}.")
     more = "If it is the same model under another name, add that name to `models` in the file; else record again."
-    return GoldenResult("error", f"The output can't be compared with what was recorded: {told}. {more}")
+    return GoldenResult(
+        "error", f"The output can't be compared with what was recorded: {told}. {more}", cause="recording"
+    )
 
 
 def _combined(results: Sequence[GoldenResult]) -> GoldenResult:
     """Put the results of several recordings together: the worst outcome and its sentence, everything that failed."""
-    worst = min(results, key=lambda each: _WORST.index(each.outcome))
+    worst = min(results, key=lambda each: (_WORST.index(each.outcome), each.cause != "asleep"))
     drifts = [each.drift_percent for each in results if each.drift_percent is not None]
     return replace(
         worst,

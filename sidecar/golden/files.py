@@ -6,6 +6,9 @@ What the numbers in them mean for an engine is decided in `judging.py`.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 import yaml
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from sidecar import files
 from sidecar.errors import GoldenError, ProfileError
@@ -25,9 +28,17 @@ from sidecar.warmup.steps import Strict, known_version
 
 #: Of the form of golden files. A file without `version` is of the newest.
 VERSION = 1
-#: Hundreds of prompts with long passages; bytes.
-SIZE_LIMIT = 16 * 1024 * 1024
+#: The starter set recorded is 0.12 MB. YAML of a larger file keeps the daemon busy while probes wait. Bytes; and of all files
+#: of a directory together.
+SIZE_LIMIT = 2 * 1024 * 1024
+DIRECTORY_LIMIT = 4 * SIZE_LIMIT
+#: Keys, values, and ends of lists in the YAML of one file; a recorded prompt has 24.
+NODE_LIMIT = 30_000
 STARTER = Path(__file__).with_name("starter.yaml")
+ALLOWED = (
+    f"and a golden file has at most {SIZE_LIMIT // 2**20} MiB and {NODE_LIMIT} keys and values (about 1,200 prompts); take "
+    "fewer or shorter prompts, or put them into several files of one directory."
+)
 ENDINGS = (".yaml", ".yml", ".json")
 Number = TypeVar("Number", int, float)
 
@@ -42,6 +53,14 @@ def _split(kind: type[Number], value: Any) -> Any:
         raise ValueError("this must be numbers with spaces between them") from None
 
 
+def _finite(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Refuse what no comparison can use: NaN differs from nothing, so that a file of it would pass anything."""
+    for at, each in enumerate(values, start=1):
+        if not math.isfinite(each):
+            raise ValueError(f"number {at} is {each}; all must be finite: record again")
+    return values
+
+
 _TEXT = WithJsonSchema({"type": "string", "description": "Numbers with spaces between them."})
 Ids = Annotated[
     tuple[int, ...],
@@ -52,6 +71,7 @@ Ids = Annotated[
 Numbers = Annotated[
     tuple[float, ...],
     BeforeValidator(functools.partial(_split, float)),
+    AfterValidator(_finite),
     PlainSerializer(lambda found: " ".join(f"{each:.4f}" for each in found)),
     _TEXT,
 ]
@@ -101,7 +121,7 @@ class Recorded(Strict):
     batch_invariant: bool = False
     vocab_size: int | None = None
     sentence_ids: Ids = ()
-    noise_percent: float = 0.0
+    noise_percent: float = Field(0.0, allow_inf_nan=False)
 
 
 class _Prompts(Strict):
@@ -155,16 +175,29 @@ class GoldenSet:
 
 
 def load(path: Path) -> GoldenSet:
-    """Read a golden file, or all `*.yaml`, `*.yml` and `*.json` of a directory. Blocks for up to a second.
+    """Read a golden file, or all `*.yaml`, `*.yml` and `*.json` of a directory. Blocks for up to seconds.
 
     Raises GoldenError with a line for each problem, each with file, line and column.
     """
     if not path.is_dir():
         return GoldenSet(path, (_read(path, GoldenFile),))
-    found = sorted(each for each in path.iterdir() if each.suffix in ENDINGS and not each.name.startswith("."))
+    found = files_of(path)
     if not found:
         raise GoldenError(f"{path} holds no golden file; make one with `warmup-sidecar golden record`.")
+    sizes = sum(_size(each) for each in found)
+    if sizes > DIRECTORY_LIMIT:
+        raise GoldenError(
+            f"{path} is too big: its {len(found)} golden files have {_mib(sizes)}, and {_mib(DIRECTORY_LIMIT)} are allowed; "
+            "keep those of this model only."
+        )
     return GoldenSet(path, tuple(_read(each, GoldenFile) for each in found))
+
+
+def files_of(path: Path) -> list[Path]:
+    """Give the golden files that `load` reads for a path, in order. Raises OSError."""
+    if not path.is_dir():
+        return [path]
+    return sorted(each for each in path.iterdir() if each.suffix in ENDINGS and not each.name.startswith("."))
 
 
 def load_prompts(path: Path) -> PromptSet:
@@ -178,10 +211,13 @@ def starter_prompts() -> PromptSet:
 
 
 def save(golden: GoldenSet, path: Path) -> None:
-    """Write the one file of a set, whole or not at all. Raises GoldenError when it can't be written."""
+    """Write the one file of a set, whole or not at all. Raises GoldenError when it can't be written, or not be read again."""
     (file,) = golden.files
+    data = golden_text(file).encode()
+    if too_big := _too_big(data):
+        raise GoldenError(f"The recording would be too big: {too_big}")
     try:
-        files.write_durably(path, golden_text(file).encode())
+        files.write_durably(path, data)
     except OSError as error:
         raise GoldenError(f"{path} can't be written ({error.strerror or error}); name a folder that can be.") from error
 
@@ -201,6 +237,7 @@ File = TypeVar("File", GoldenFile, PromptSet)
 
 def _read(path: Path, kind: type[File]) -> File:
     try:
+        _must_be_small(path)
         found = marked_yaml.read(path, SIZE_LIMIT, "golden file")
     except ProfileError as error:
         raise GoldenError(str(error)) from error
@@ -217,6 +254,47 @@ def _read(path: Path, kind: type[File]) -> File:
         return kind.model_validate(content)
     except pydantic.ValidationError as error:
         raise GoldenError("\n".join(problems_of(found, error))) from error
+
+
+def _size(path: Path) -> int:
+    """Give the size of a plain file in bytes, and 0 for what can't be read: its reader says more about that."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def _must_be_small(path: Path) -> None:
+    """Raise GoldenError for a file that is too big, before anything is made of it."""
+    size = _size(path)
+    if size > SIZE_LIMIT:
+        raise GoldenError(f"{path} is too big: it has {_mib(size)}, {ALLOWED}")
+    try:
+        data = path.read_bytes() if size else b""
+    except OSError:
+        return
+    if too_big := _too_big(data):
+        raise GoldenError(f"{path} is too big: {too_big}")
+
+
+def _too_big(data: bytes) -> str:
+    """Say why YAML is more than a golden file may be; empty when it is not, or is no YAML.
+
+    Goes through it event by event, where other threads get their turn: libyaml's tree is made in one go.
+    """
+    if len(data) > SIZE_LIMIT:
+        return f"it has {_mib(len(data))}, {ALLOWED}"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        events = sum(1 for _ in itertools.islice(yaml.parse(data, Loader=loader), NODE_LIMIT + 1))
+    except (yaml.YAMLError, ValueError):
+        return ""
+    return f"it has more than {NODE_LIMIT} keys and values, {ALLOWED}" if events > NODE_LIMIT else ""
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
 
 
 def _without_answers(content: dict[str, Any]) -> dict[str, Any]:

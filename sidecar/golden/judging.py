@@ -28,7 +28,7 @@ class Compared:
 
     `agreed` tokens are the same from the beginning; `whole`: all are. `tie`: where they part is a near tie. `changes` are
     those of the log-probabilities of the agreed tokens, in nats, now less recorded. `reason` says why it fails; empty when
-    it does not.
+    it does not. An answer that is neither whole nor a tie nor fails parted where nothing tells whether it may.
     """
 
     name: str
@@ -42,13 +42,19 @@ class Compared:
     got: str
 
 
-def compare(prompt: AnsweredPrompt, way: Way, got: Completion, limits: Limits, *, exact: bool = False) -> Compared:
-    """Compare one generated answer with the recorded one. `exact`: both engines promise the same tokens in any batch."""
+def compare(
+    prompt: AnsweredPrompt, way: Way, got: Completion, limits: Limits, *, exact: bool = False, loops: bool = False
+) -> Compared:
+    """Compare one generated answer with the recorded one. `exact`: both engines promise the same tokens in any batch.
+
+    `loops`: the trusted engine has degenerate answers itself, so that any other may become so after a near tie.
+    """
     recorded = prompt.answer
     agreed, whole = _agreement(recorded, got)
     tie, parted = (False, "") if whole else _parting(recorded, got, agreed, limits)
+    excused = tie and bool(got.alternatives) and (loops or _is_late(agreed, got))
     reason = (
-        _impossible(recorded, got, excused=whole or (tie and bool(got.alternatives)))
+        _impossible(recorded, got, excused=whole or excused)
         or _unmet(prompt, got.text)
         or parted
         or (
@@ -131,6 +137,12 @@ def _parting(recorded: Answer, got: Completion, at: int, limits: Limits) -> tupl
         return True, ""
     led = f"token {at + 1} is another one, though the recorded one led by {before:.1f} nats"
     return False, led if now is None else f"{led} and now trails by {now:.1f} ({limits.tie:g} are a near tie)"
+
+
+def _is_late(at: int, got: Completion) -> bool:
+    """Say whether fewer than half of an answer's tokens come after a place: they can't make the whole degenerate."""
+    tokens = len(got.token_ids or ())
+    return 2 * (tokens - at) < tokens
 
 
 def _impossible(recorded: Answer, got: Completion, *, excused: bool) -> str:

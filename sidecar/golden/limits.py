@@ -5,6 +5,8 @@ Only numbers and where they come from; what is compared with them is in `judging
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field
 
 from sidecar.warmup.steps import Strict
@@ -37,3 +39,22 @@ class Limits(Strict):
     failing: float = Field(0.0, ge=0, le=1)
     solo: int = Field(4, ge=0, le=10_000)
     batch: int = Field(32, ge=2, le=1024)
+
+    def allowing(self, percent: float) -> Limits:
+        """Give limits under which a drift of so many percent is allowed, whatever else is said of likelihood here.
+
+        The mean may fall by as much, and where that is more than before, single prompts may change by more in proportion.
+        """
+        allowed, before = _nats(percent), _nats(self.drift_percent)
+        return self.model_copy(
+            update={
+                "drift_percent": percent,
+                "same_drift_percent": percent,
+                "change": allowed,
+                "worst_prompt": min(20.0, self.worst_prompt * max(1.0, allowed / before)),
+            }
+        )
+
+
+def _nats(percent: float) -> float:
+    return -math.log1p(-percent / 100.0)

@@ -5,6 +5,7 @@ Nothing is compared with an earlier recording here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,9 @@ from sidecar.warmup.degenerate import what_is_wrong
 
 #: An engine may drift from the recording by so many times what it drifted from itself.
 ROOM = 3.0
+UNKNOWN_NOISE = (
+    "How much the engine varies by itself, which needs log-probabilities of 16 tokens: no limit was widened for it."
+)
 
 
 async def record(
@@ -61,8 +65,11 @@ async def _recorded(asker: Asker, prompts: PromptSet, recorded_at: str, label: s
     if not answered:
         raise GoldenError("Nothing can be recorded: the engine takes none of the prompts.")
     odd = [each for each in answered if each.answer.odd]
-    if len(odd) == len(answered) > 1 and all(not each.answer.text.strip("!") for each in odd):
-        raise GoldenError(f"Nothing is recorded: all {len(odd)} answers are degenerate ({odd[0].answer.odd}).")
+    if 2 * len(odd) > len(answered):
+        raise GoldenError(
+            f"Nothing is recorded: {len(odd)} of {len(answered)} answers are degenerate ('{odd[0].name}': "
+            f"{odd[0].answer.odd}), so that this engine can't be trusted as a reference. Mend it, or choose other prompts."
+        )
     scored = await asker.read_back(answered)
     left_out = [f"'{each.name}': {reason}" for each in prompts.prompts if (reason := why_not(each, asker.facts))]
     return GoldenFile(
@@ -82,10 +89,10 @@ def with_room(file: GoldenFile, itself: GoldenResult) -> GoldenFile:
 
     Raises GoldenError when it differs from itself in a way that no limit should allow.
     """
-    if itself.outcome == "engine_gone" or itself.drift_percent is None:
+    if itself.outcome not in ("passed", "failed"):
         raise GoldenError(f"The recording could not be checked against the engine itself: {itself.sentence}")
     numbers = itself.statistics
-    noise = itself.drift_percent
+    noise, unknown = itself.drift_percent or 0.0, itself.drift_percent is None
     change, worst = numbers.get("mean_change") or 0.0, numbers.get("worst_prompt_change") or 0.0
     limits: Limits = file.limits
     wider = limits.model_copy(
@@ -103,7 +110,11 @@ def with_room(file: GoldenFile, itself: GoldenResult) -> GoldenFile:
             "from another configuration."
         )
     return file.model_copy(
-        update={"limits": wider, "recorded": file.recorded.model_copy(update={"noise_percent": round(noise, 3)})}
+        update={
+            "limits": wider,
+            "left_out": (*file.left_out, *((UNKNOWN_NOISE,) if unknown else ())),
+            "recorded": file.recorded.model_copy(update={"noise_percent": round(noise, 3)}),
+        }
     )
 
 
@@ -126,4 +137,5 @@ def _with_scores(prompt: AnsweredPrompt, scores: Sequence[float]) -> AnsweredPro
 
 
 def _rounded(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(round(each, 4) for each in values)
+    """Round for the file; where one value is no number none is kept, because nothing could be compared with it."""
+    return tuple(round(each, 4) for each in values) if all(map(math.isfinite, values)) else ()

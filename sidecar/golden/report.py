@@ -13,10 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 GoldenOutcome = Literal["passed", "failed", "skipped", "engine_gone", "error"]
+#: What kept a check from judging, where the outcome alone doesn't say: whoever shows it knows what to do about each.
+Cause = Literal["", "asleep", "recording", "time", "key", "engine"]
 #: How prompts are sent: one at a time, together behind one prefix that is cached already, or as many at once as a
 #: CUDA graph is captured for. `likelihood` is no way of sending: the recorded answer is read back and its probability
 #: compared.
 Way = Literal["solo", "concurrent", "batch", "likelihood"]
+
+
+#: Characters of a text that are compared, and of these so many words, or characters where there are no spaces.
+COMPARED, PIECES = 2000, 500
+#: Wrong answers whose texts are compared.
+DIFFS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +46,9 @@ class FailedPrompt:
     expected: str
     got: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Give all fields, and the two texts compared line by line for a page."""
-        return {**dataclasses.asdict(self), "diff": text_diff(self.expected, self.got)}
+    def to_json(self, *, with_diff: bool = True) -> dict[str, Any]:
+        """Give all fields, and the two texts compared word by word for a page; `diff` is empty without."""
+        return {**dataclasses.asdict(self), "diff": text_diff(self.expected, self.got) if with_diff else []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class GoldenResult:
 
     `drift_percent` is by how much the probability of a recorded token changed on average, and `allowed_percent` how much
     is allowed; None where it could not be measured. `statistics` are the numbers behind it, `notes` sentences about what
-    could not be checked and about what was excused. `seconds`: how long it took.
+    could not be checked and about what was excused. `seconds`: how long it took. `cause` is for callers, and in no JSON.
     """
 
     outcome: GoldenOutcome
@@ -68,14 +76,18 @@ class GoldenResult:
     notes: tuple[str, ...] = ()
     label: str = ""
     seconds: float = 0.0
+    cause: Cause = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give the result in the shape of `/status` and of `golden check --json`.
 
         Keys: `outcome`, `sentence`, `label` (of the recording), `drift_percent`, `allowed_percent`, `prompts` and
         `answers` (counts), `failed` (a list of `name`, `way`, `reason`, `expected`, `got`, `diff`), `statistics` (see
-        `judging.py`), `notes`, `seconds`. Numbers are finite or null.
+        `verdict.py`), `notes`, `seconds`. Numbers are finite or null. Blocks for up to seconds: `diff` is made here, for
+        the first of what failed; a note says how many have none.
         """
+        bare = len(self.failed) - DIFFS
+        left = [f"Differences are shown for the first {DIFFS} of {len(self.failed)} wrong answers."] if bare > 0 else []
         return {
             "outcome": self.outcome,
             "sentence": self.sentence,
@@ -84,9 +96,9 @@ class GoldenResult:
             "allowed_percent": self.allowed_percent,
             "prompts": self.prompts,
             "answers": self.answers,
-            "failed": [each.to_json() for each in self.failed],
+            "failed": [each.to_json(with_diff=at < DIFFS) for at, each in enumerate(self.failed)],
             "statistics": {name: rounded(value) for name, value in self.statistics.items()},
-            "notes": list(self.notes),
+            "notes": [*self.notes, *left],
             "seconds": rounded(self.seconds),
         }
 
@@ -99,9 +111,14 @@ def rounded(value: float | int | None) -> float | int | None:
 
 
 def text_diff(expected: str, got: str) -> list[list[str]]:
-    """Compare two texts word by word: pairs of `same`, `gone` or `new` and the piece of text."""
-    before, after = _words(expected), _words(got)
+    """Compare two texts word by word: pairs of `same`, `gone` or `new` and the piece of text.
+
+    The cost grows with the square of their lengths, so that long texts are compared up to a point; a last piece says where.
+    """
+    before, after = _words(expected[:COMPARED]), _words(got[:COMPARED])
     pieces: list[list[str]] = []
+    uncut = "".join(before) == expected and "".join(after) == got
+    rest = [] if uncut else [["same", f" [… compared up to here: {len(expected)} and {len(got)} characters in all]"]]
     for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
             pieces.append(["same", "".join(before[a:b])])
@@ -110,10 +127,10 @@ def text_diff(expected: str, got: str) -> list[list[str]]:
             pieces.append(["gone", "".join(before[a:b])])
         if d > c:
             pieces.append(["new", "".join(after[c:d])])
-    return pieces
+    return pieces + rest
 
 
 def _words(text: str) -> list[str]:
-    """Cut a text after each space; texts without any are compared by the character."""
+    """Cut a text after each space; texts without any are compared by the character. Gives the first PIECES of them."""
     words = text.split(" ")
-    return [f"{word} " for word in words[:-1]] + words[-1:] if len(words) > 1 else list(text)
+    return ([f"{word} " for word in words[:-1]] + words[-1:] if len(words) > 1 else list(text))[:PIECES]

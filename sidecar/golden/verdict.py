@@ -36,12 +36,13 @@ SUSPECTS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The whole of a check. `why` is empty when it passed."""
+    """The whole of a check. `why` says what is wrong, `unsure` why nothing is known; it passed when both are empty."""
 
     why: str
     drift_percent: float | None
     statistics: dict[str, float | int | None]
     failed: tuple[FailedPrompt, ...]
+    unsure: str = ""
 
 
 def judge(compared: Sequence[Compared], limits: Limits) -> Verdict:
@@ -68,15 +69,21 @@ def judge(compared: Sequence[Compared], limits: Limits) -> Verdict:
     else:
         why = _disagreement(compared, limits)
     shown = failed or (_worst(compared) if why else [])
-    return Verdict(why, drift, statistics, tuple(_failed(each) for each in shown))
+    unsure = "" if why else _nothing_known(compared, drift, limits)
+    return Verdict(why, drift, statistics, tuple(_failed(each, limits) for each in shown), unsure)
 
 
 def agreeing(compared: Sequence[Compared], way: Way, limits: Limits) -> float | None:
     """Give the share of a way's answers whose first tokens are those recorded; None where there are none."""
-    sent = [each for each in compared if each.way == way]
-    if not sent:
-        return None
-    return sum(each.whole or each.agreed >= limits.first_tokens for each in sent) / len(sent)
+    return _share([each for each in compared if each.way == way], limits)
+
+
+def _share(sent: Sequence[Compared], limits: Limits) -> float | None:
+    return sum(_begins(each, limits) for each in sent) / len(sent) if sent else None
+
+
+def _begins(each: Compared, limits: Limits) -> bool:
+    return each.whole or each.agreed >= limits.first_tokens
 
 
 def _statistics(compared: Sequence[Compared], limits: Limits) -> tuple[dict[str, float | int | None], dict[str, float]]:
@@ -115,23 +122,47 @@ def _failures(failed: Sequence[Compared], count: int, compared: Sequence[Compare
 
 
 def _disagreement(compared: Sequence[Compared], limits: Limits) -> str:
-    for way in SENT:
-        # What left at a near tie agrees as far as anybody can ask.
-        untold = [each for each in compared if not each.tie]
-        share, count = agreeing(untold, way, limits), sum(each.way == way for each in untold)
-        if share is not None and count >= FEWEST_PROMPTS and share < limits.agreeing:
+    """Say where too few answers begin as they were recorded: in one way of sending, or in all ways together."""
+    # What left at a near tie agrees as far as anybody can ask.
+    untold = [each for each in compared if each.way in SENT and not each.tie]
+    for where, sent in (*((WHERE[way], [each for each in untold if each.way == way]) for way in SENT), ("", untold)):
+        share = _share(sent, limits)
+        if share is None or share >= limits.agreeing:
+            continue
+        # However few they are, none that agrees is no chance.
+        if len(sent) >= FEWEST_PROMPTS or (share == 0 and not where):
             return (
-                f"only {share:.0%} of the answers {WHERE[way]} begin with the {limits.first_tokens} recorded tokens, "
-                f"{limits.agreeing:.0%} must"
+                f"only {share:.0%} of the answers {f'{where} ' if where else ''}begin with the {limits.first_tokens} recorded "
+                f"tokens, {limits.agreeing:.0%} must"
             )
+    return ""
+
+
+def _nothing_known(compared: Sequence[Compared], drift: float | None, limits: Limits) -> str:
+    """Say why answers that are not known to be wrong prove nothing; empty where they do."""
+    sent = [each for each in compared if each.way in SENT]
+    parted = [each for each in sent if not (each.tie or each.reason or _begins(each, limits))]
+    if parted and len([each for each in sent if not each.tie]) < FEWEST_PROMPTS:
+        return (
+            f"{len(parted)} of {len(sent)} answers are not the recorded ones, and the engine doesn't tell enough for knowing "
+            "whether they may be others; record more prompts"
+        )
+    if drift is None and not any(_begins(each, limits) for each in sent):
+        return (
+            "all answers left the recorded ones at near ties, and no likelihood could be compared; record more prompts"
+        )
     return ""
 
 
 def _worst(compared: Sequence[Compared], most: int = 5) -> list[Compared]:
     """Give the answers that changed most, for a person to look at where only all of them together failed."""
-    return sorted(compared, key=lambda each: (each.whole, -mean_size(each.changes)))[:most]
+    return sorted(compared, key=lambda each: (each.whole, each.tie, -mean_size(each.changes), each.agreed))[:most]
 
 
-def _failed(each: Compared) -> FailedPrompt:
-    reason = each.reason or f"its tokens changed by {percent(mean_size(each.changes)):.0f} % in probability"
+def _failed(each: Compared, limits: Limits) -> FailedPrompt:
+    by = percent(mean_size(each.changes))
+    reason = each.reason or f"its tokens changed by {by:.0f} % in probability"
+    if not each.reason and not each.whole and by < 0.5:
+        agreed = min(each.agreed, limits.first_tokens)
+        reason = f"it agrees in {agreed} of the {limits.first_tokens} first tokens"
     return FailedPrompt(each.name, each.way, reason, each.expected, each.got)

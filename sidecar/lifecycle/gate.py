@@ -125,7 +125,7 @@ def _suspended(s: Snapshot) -> str:
     if s.suspension is Suspension.UNCHECKED:
         return (
             f"{s.verify_sentence} Held by policy on_golden_failed until the output can be compared, which is tried every 30 s; "
-            "mend the golden file, or let policy `serve` take such pods."
+            "policy `serve` takes such pods."
         )
     if s.suspension is Suspension.BROKEN:
         return f"The engine can't generate: {s.verify_sentence} It is tried again every 30 s."

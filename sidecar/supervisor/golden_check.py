@@ -6,6 +6,7 @@ How prompts are asked and compared is the business of `golden`; what follows fro
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from sidecar.warmup.results import VerifyOutcome, VerifyResult
 
 if TYPE_CHECKING:
     from sidecar.golden import GoldenProgress, GoldenResult
+    from sidecar.golden.loading import Loading
 
 #: Reading a small file; a volume that takes longer hangs. Seconds.
 LOAD_S = 30.0
@@ -31,6 +33,14 @@ _OUTCOME: Mapping[str, VerifyOutcome] = {
     "engine_gone": "engine_gone",
     "error": "unchecked",
 }
+#: What to do about a comparison that was not possible.
+_ADVICE: Mapping[str, str] = {
+    "time": "Raise WARMUP_GOLDEN_TIMEOUT_S ({timeout:g} s now) if the engine is merely slow.",
+    "key": "Check WARMUP_API_KEY_FILE.",
+    "engine": "The golden file is not to blame: look at the engine's log.",
+}
+#: The engine answers nothing, and what does not answer is not ready whatever policy says of output.
+_FELL_ASLEEP: VerifyOutcome = "failed"
 
 
 @dataclass(frozen=True)
@@ -63,10 +73,9 @@ async def compare(pod: Pod, facts: EngineFacts, so_far: VerifyResult, salt: str)
 
     notice = f"WARMUP_GOLDEN {path} can't be used"
     try:
-        async with asyncio.timeout(LOAD_S):
-            found = await asyncio.to_thread(golden.load, path)
+        found = await _loader().load(path, LOAD_S)
     except (WarmupError, OSError, TimeoutError) as error:
-        said = " ".join(str(error).split()) or f"it can't be read within {LOAD_S:.0f} s"
+        said = _unusable(error)
         _forget(pod, notice, but=said)
         pod.degrade(f"{notice}: {said}")
         return Checked(replace(so_far, outcome="unchecked", sentence=f"The output is not compared: {notice}: {said}"))
@@ -88,15 +97,40 @@ async def compare(pod: Pod, facts: EngineFacts, so_far: VerifyResult, salt: str)
         progress=show,
         asleep=pod.asleep,
     )
-    pod.metrics.observe_golden(result.to_json())
-    return Checked(_together(so_far, result), result.to_json())
+    # It compares texts, which takes seconds where all of a hundred prompts went wrong.
+    told = await asyncio.to_thread(result.to_json)
+    pod.metrics.observe_golden(told)
+    return Checked(_together(so_far, result, pod.settings), told)
 
 
-def _together(degenerate: VerifyResult, compared: GoldenResult) -> VerifyResult:
+@functools.cache
+def _loader() -> Loading:
+    """Give what all checks of this process share, so that a volume that hangs holds one thread and no more."""
+    from sidecar.golden.loading import Loading
+
+    return Loading()
+
+
+def _unusable(error: BaseException) -> str:
+    """Say why a golden file can't be used, and what to do about it."""
+    if isinstance(error, TimeoutError):
+        return f"it can't be read within {LOAD_S:.0f} s. Look at the volume that it is on."
+    said = " ".join(str(error).split()).rstrip(".")
+    return (
+        f"{said}. Mend or replace the golden file."
+        if isinstance(error, WarmupError)
+        else f"{said}. Look at the volume."
+    )
+
+
+def _together(degenerate: VerifyResult, compared: GoldenResult, settings: Settings) -> VerifyResult:
     """Say what both checks come to: a comparison that passed tells more than one request that could not be sent."""
+    if compared.cause == "asleep":
+        return replace(degenerate, outcome=_FELL_ASLEEP, sentence=compared.sentence)
     outcome = _OUTCOME.get(compared.outcome, "unchecked")
     first = degenerate.sentence if degenerate.outcome == "passed" or outcome != "passed" else ""
-    return replace(degenerate, outcome=outcome, sentence=f"{compared.sentence} {first}".strip())
+    advice = _ADVICE.get(compared.cause, "").format(timeout=settings.golden_timeout_s)
+    return replace(degenerate, outcome=outcome, sentence=" ".join(filter(None, (compared.sentence, advice, first))))
 
 
 def _forget(pod: Pod, notice: str, but: str = "") -> None:

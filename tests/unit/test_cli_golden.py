@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import yaml
@@ -93,3 +94,42 @@ async def test_the_starter_set_is_printed_as_a_file_that_can_be_recorded(tmp_pat
     assert ended.code == schema.code == 0
     assert len(yaml.safe_load(ended.out)["prompts"]) > 64
     assert json.loads(schema.out)["title"] == "Golden file"
+
+
+async def test_two_recordings_of_one_engine_are_the_same_but_for_their_time(tmp_path: Path):
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    async with scene() as here:
+        for file in files:
+            words = ("--out", str(file), "--prompts", str(prompt_file(tmp_path)))
+            assert (await sidecar("golden", "record", "--url", here.fake.url, *words)).code == 0
+    one, other = (re.sub(r"(?m)^  at: .*$", "", file.read_text()) for file in files)
+    assert one == other
+    assert len(one) > 1000
+
+
+async def test_yes_or_no_can_be_recorded_where_the_engine_gives_no_log_probabilities(tmp_path: Path):
+    asked, golden = tmp_path / "prompts.yaml", tmp_path / "golden.yaml"
+    asked.write_text("prompts:\n- {name: so, text: 'Is it so?', max_tokens: 1, expect: w}\n")
+    async with scene(fault="no_details") as here:
+        url = ("--url", here.fake.url)
+        recorded = await sidecar("golden", "record", *url, "--out", str(golden), "--prompts", str(asked))
+        passed = await sidecar("golden", "check", *url, "--golden", str(golden))
+        here.fake.script.fault = "other_weights"
+        failed = await sidecar("golden", "check", *url, "--golden", str(golden))
+    assert (recorded.code, passed.code, failed.code) == (0, 0, 3), recorded.err + passed.out
+    assert "varies by itself" in recorded.out
+
+
+async def test_allowed_drift_of_a_pipeline_covers_text_that_became_less_likely_by_as_much(tmp_path: Path):
+    golden = tmp_path / "golden.yaml"
+    async with scene() as here:
+        url = ("--url", here.fake.url)
+        await sidecar("golden", "record", *url, "--out", str(golden), "--prompts", str(prompt_file(tmp_path)))
+        content = yaml.safe_load(golden.read_text())
+        for each in content["prompts"]:
+            each["answer"]["scored"] = " ".join(str(float(value) + 0.1) for value in each["answer"]["scored"].split())
+        golden.write_text(yaml.safe_dump(content))
+        usual = await sidecar("golden", "check", *url, "--golden", str(golden))
+        close = await sidecar("golden", "check", *url, "--golden", str(golden), "--fail-drift", "9")
+        allowed = await sidecar("golden", "check", *url, "--golden", str(golden), "--fail-drift", "11")
+    assert (usual.code, close.code, allowed.code) == (3, 3, 0), allowed.out

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.errors import GoldenError
+from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
+from sidecar.errors import EngineError, GoldenError
 from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, save
 from tests.unit.golden_scene import prompts, scene
 
@@ -319,3 +320,136 @@ async def test_a_check_that_is_cancelled_leaves_no_request_behind():
         async with asyncio.timeout(30):
             while here.fake.counters.running:
                 await asyncio.sleep(0.01)
+
+
+def few(count: int, **more: object) -> PromptSet:
+    """Make so few prompts that their answers say little."""
+    found = [{"name": f"p{at}", "text": f"Tell me about number {at} and", **more} for at in range(count)]
+    return PromptSet.model_validate({"prompts": found})
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_other_weights_fail_a_few_prompts_of_an_engine_that_tells_no_tokens(count: int):
+    async with scene(extensions=False) as here:
+        golden = await here.record(few(count))
+        same = await here.check(golden)
+        here.fake.script.fault = "other_weights"
+        result = await here.check(golden)
+    assert same.outcome == "passed", same.sentence
+    assert result.outcome == "failed", result.sentence
+    assert "only 0%" in result.sentence
+    assert "0 of the 8 first tokens" in result.failed[0].reason
+
+
+@pytest.mark.parametrize("script", [{"extensions": False}, {"fault": "no_details"}, {}])
+async def test_one_prompt_with_one_token_can_be_recorded_and_the_file_says_what_is_not_known(script: dict[str, object]):
+    async with scene(**script) as here:
+        golden = await here.record(few(1, max_tokens=1, expect=r"\w"))
+        passed = await here.check(golden)
+        here.fake.script.fault = "other_weights"
+        failed = await here.check(golden)
+    assert golden.files[0].recorded.noise_percent == 0.0
+    assert golden.files[0].limits.drift_percent == 10.0
+    assert any("varies by itself" in each for each in golden.files[0].left_out)
+    assert (passed.outcome, failed.outcome) == ("passed", "failed"), (passed.sentence, failed.sentence)
+
+
+async def test_nothing_more_is_sent_once_the_engine_sleeps_whatever_was_last_seen_of_it():
+    async with scene() as here:
+        golden = await here.record()
+        asked = 0
+
+        def sleep(_: GoldenProgress) -> None:
+            nonlocal asked
+            asked = here.fake.counters.texts
+            here.fake.script.asleep = True
+
+        result = await here.check(golden, progress=sleep, asleep=lambda: False)
+    assert (result.outcome, result.cause) == ("skipped", "asleep")
+    assert asked == here.fake.counters.texts
+
+
+async def test_an_error_of_an_engine_that_fell_asleep_meanwhile_is_its_sleep():
+    async with scene() as here:
+        golden = await here.record()
+        facts = await here.facts()
+        here.fake.script.generation = "500"
+        complete = here.engine.complete
+
+        async def asked_while_falling_asleep(request: CompletionRequest) -> Completion:
+            here.fake.script.asleep = True
+            return await complete(request)
+
+        here.engine.complete = asked_while_falling_asleep  # type: ignore[method-assign]
+        result = await here.check(golden, facts=facts)
+    assert (result.outcome, result.cause) == ("skipped", "asleep")
+
+
+async def test_wrong_answers_of_an_engine_that_fell_asleep_meanwhile_are_not_held_against_it():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.script.fault = "other_weights"
+
+        def sleep(progress: GoldenProgress) -> None:
+            here.fake.script.asleep = progress.done == progress.total
+
+        result = await here.check(golden, progress=sleep)
+    assert (result.outcome, result.cause) == ("skipped", "asleep")
+
+
+async def test_where_metrics_can_not_be_read_the_word_of_whoever_watches_counts():
+    async with scene() as here:
+        golden = await here.record()
+        facts = await here.facts()
+
+        async def stats() -> EngineStats:
+            raise EngineError("no metrics for now")
+
+        here.engine.stats = stats  # type: ignore[method-assign]
+        awake = await here.check(golden, facts=facts, asleep=lambda: False)
+        asleep = await here.check(golden, facts=facts, asleep=lambda: True)
+        unknown = await here.check(golden, facts=facts)
+    assert (awake.outcome, asleep.cause, unknown.outcome) == ("passed", "asleep", "error")
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [({"generation": "500"}, "engine"), ({"generation": "hang"}, "time"), ({"fault": "other_tokenizer"}, "recording")],
+)
+async def test_what_kept_a_check_from_judging_is_told(script: dict[str, str], cause: str):
+    async with scene() as here:
+        golden = await here.record()
+        for name, value in script.items():
+            setattr(here.fake.script, name, value)
+        result = await here.check(golden, deadline_s=2.0 if cause == "time" else 60.0)
+    assert (result.outcome, result.cause) == ("error", cause), result.sentence
+
+
+@pytest.mark.parametrize("fault", ["repeat", "nan_null", "empty"])
+async def test_an_engine_whose_answers_are_mostly_degenerate_is_not_recorded(fault: str):
+    async with scene(fault=fault) as here:
+        with pytest.raises(GoldenError, match="12 of 12 answers are degenerate"):
+            await here.record()
+
+
+async def test_a_few_degenerate_answers_are_recorded_and_written_without_what_is_no_number(tmp_path: Path):
+    async with scene(fault="nan_late") as here:
+        golden = await here.record(prompts(8))
+    odd = [each for each in golden.files[0].prompts if each.answer.odd]
+    assert [each.name for each in odd] == ["s0", "s1", "s2", "s3"]
+    save(golden, tmp_path / "golden.yaml")
+    assert load(tmp_path / "golden.yaml").files == golden.files
+
+
+async def test_fewer_than_half_of_the_recorded_prompts_prove_nothing():
+    chat = [{"name": f"c{at}", "messages": [{"role": "user", "content": f"Hi {at}"}]} for at in range(3)]
+    both = PromptSet.model_validate({"prompts": [*few(2).model_dump()["prompts"], *chat]})
+    async with scene() as here:
+        golden = await here.record(both)
+        whole = await here.check(golden)
+        here.fake.script.chat_template = False
+        result = await here.check(golden)
+        here.fake.script.fault = "other_weights"
+        failed = await here.check(golden)
+    assert (whole.outcome, result.outcome, failed.outcome) == ("passed", "skipped", "failed")
+    assert "only 2 of the 5 recorded prompts could be asked" in result.sentence

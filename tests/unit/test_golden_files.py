@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -11,12 +12,13 @@ import yaml
 
 from sidecar.engines.protocol import EngineFacts
 from sidecar.errors import GoldenError
-from sidecar.golden import load, load_prompts, starter_prompts
+from sidecar.golden import load, load_prompts, save, starter_prompts
 from sidecar.golden.asking import batch_size
-from sidecar.golden.files import STARTER, GoldenFile
+from sidecar.golden.files import NODE_LIMIT, SIZE_LIMIT, STARTER, GoldenFile, golden_text
 from sidecar.golden.identity import limits_for
 from sidecar.golden.manner import readable
 from sidecar.golden.schema import SHIPPED, golden_schema, schema_text
+from tests.unit.golden_scene import scene
 
 GOOD = """\
 version: 1
@@ -53,6 +55,9 @@ def test_numbers_are_read_from_one_text(tmp_path: Path):
         ("version: 1", "version: 1\nversion: 1", "given twice"),
         ("recorded: {at: now, engine: vllm 0.32.0, model: m}\n", "", "prompts without answers"),
         ("prompts:", "prompts: []\nx:", "golden.yaml:"),
+        ("logprobs: -0.1 -0.2", "scored: -0.1 nan", "golden.yaml:5:56: scored: number 2 is nan"),
+        ("logprobs: -0.1 -0.2", "margins: [.inf, 1.0]", "number 1 is inf; all must be finite"),
+        ("model: m}", "model: m, noise_percent: .nan}", "finite"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, before: str, after: str, says: str):
@@ -159,6 +164,39 @@ def test_long_prompts_are_not_read_back_where_logits_would_fill_memory():
     assert not readable(3000, 152_000)
     assert readable(1900, 4096)
     assert not readable(300, None)
+
+
+def test_a_file_that_is_too_big_is_refused_before_anything_is_made_of_it(tmp_path: Path):
+    big = written(tmp_path, GOOD + "# " + "x" * SIZE_LIMIT)
+    with pytest.raises(GoldenError, match=r"too big: it has 2\.0 MiB, and a golden file has at most 2 MiB"):
+        load(big)
+    with pytest.raises(GoldenError, match=r"too big: it has more than 30000 keys and values"):
+        load(written(tmp_path, GOOD + "unknown: [" + "[]," * NODE_LIMIT + "]"))
+
+
+def test_the_files_of_a_directory_are_bounded_together(tmp_path: Path):
+    for at in range(5):
+        (tmp_path / f"{at}.yaml").write_text(GOOD + "# " + "x" * (SIZE_LIMIT - len(GOOD) - 2))
+    with pytest.raises(GoldenError, match=r"its 5 golden files have 10\.0 MiB, and 8\.0 MiB are allowed"):
+        load(tmp_path)
+    (tmp_path / "4.yaml").unlink()
+    assert len(load(tmp_path).files) == 4
+
+
+def test_a_recording_that_could_not_be_loaded_again_is_not_written(tmp_path: Path):
+    found = load(written(tmp_path, GOOD))
+    prompt = found.files[0].prompts[0]
+    many = tuple(prompt.model_copy(update={"name": f"p{at}"}) for at in range(3000))
+    with pytest.raises(GoldenError, match="The recording would be too big"):
+        save(replace(found, files=(found.files[0].model_copy(update={"prompts": many}),)), tmp_path / "new.yaml")
+    assert not (tmp_path / "new.yaml").exists()
+
+
+async def test_the_starter_set_recorded_fits_ten_times(tmp_path: Path):
+    async with scene(vocab_size=152_000) as here:
+        text = golden_text((await here.record(starter_prompts())).files[0])
+    assert len(text.encode()) < SIZE_LIMIT / 10
+    assert sum(1 for _ in yaml.parse(text)) < NODE_LIMIT / 10
 
 
 def test_a_golden_file_keeps_what_it_does_not_say_at_its_defaults(tmp_path: Path):

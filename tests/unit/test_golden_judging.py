@@ -14,7 +14,7 @@ from sidecar.engines.protocol import Completion
 from sidecar.golden.files import AnsweredPrompt
 from sidecar.golden.judging import MOST, Compared, changes_of, compare, margin, mean_size, percent, read_back
 from sidecar.golden.limits import Limits
-from sidecar.golden.report import GoldenResult, text_diff
+from sidecar.golden.report import FailedPrompt, GoldenResult, text_diff
 from sidecar.golden.verdict import judge
 
 #: A machine that is busy with others is no finding.
@@ -166,3 +166,70 @@ def test_a_difference_holds_both_texts_whole(before: str, after: str):
     pieces = text_diff(before, after)
     assert "".join(text for kind, text in pieces if kind != "new") == before
     assert "".join(text for kind, text in pieces if kind != "gone") == after
+
+
+def parted(count: int, ways: Sequence[str], agreed: int = 0) -> list[Compared]:
+    """Make answers that left the recorded ones where nothing tells whether they may."""
+    return [Compared(f"p{at}", way, agreed, False, False, "", (), "a", "b") for way in ways for at in range(count)]  # type: ignore[arg-type]
+
+
+def whole(count: int, way: str) -> list[Compared]:
+    """Make answers that are the recorded ones."""
+    return [Compared(f"q{at}", way, 12, True, False, "", (), "a", "a") for at in range(count)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_answers_of_which_none_is_the_recorded_one_fail(count: int):
+    found = judge(parted(count, ("solo", "batch")), LIMITS)
+    assert "only 0% of the answers begin with the 8 recorded tokens" in found.why
+    assert found.failed[0].reason == "it agrees in 0 of the 8 first tokens"
+
+
+def test_answers_that_disagree_in_all_ways_together_fail_though_each_way_has_few():
+    assert "only 40%" in judge([*parted(3, ("batch",)), *whole(2, "solo")], LIMITS).why
+
+
+def test_few_answers_of_which_some_are_others_prove_nothing_where_the_engine_tells_too_little():
+    found = judge([*parted(2, ("batch",)), *whole(1, "solo")], Limits(agreeing=0.3))
+    assert found.why == ""
+    assert "2 of 3 answers are not the recorded ones" in found.unsure
+    assert judge(whole(3, "solo"), LIMITS).unsure == ""
+
+
+def test_near_ties_at_the_first_token_of_all_answers_prove_nothing_without_likelihoods():
+    ties = [dataclasses.replace(each, tie=True) for each in parted(3, ("solo", "batch"))]
+    assert "all answers left the recorded ones at near ties" in judge(ties, LIMITS).unsure
+    assert judge([*ties, *many([0.0] * 4)], LIMITS).unsure == ""
+
+
+def test_a_loop_after_an_early_near_tie_fails_unless_the_trusted_engine_loops_itself():
+    early, late = (*IDS[:1], *[7] * 11), (*IDS[:7], *[7] * 5)
+    assert "tokens are" in compare(recorded(lead=0.1), "solo", answered(early, 0.1), LIMITS).reason
+    assert compare(recorded(lead=0.1), "solo", answered(early, 0.1), LIMITS, loops=True).reason == ""
+    ended = dataclasses.replace(answered(late, 0.1), logprobs=(-0.2,) * 12)
+    assert compare(recorded(lead=0.1), "solo", ended, LIMITS).reason == ""
+
+
+def test_allowing_more_drift_allows_no_less_of_the_mean_and_of_single_prompts():
+    allowed = Limits().allowing(30)
+    assert judge(many([-0.3] * 20), allowed).why == ""
+    assert judge(many([-0.3] * 20), Limits()).why
+    assert allowed.worst_prompt > 1.5
+    closer = Limits().allowing(1)
+    assert closer.worst_prompt == Limits().worst_prompt
+    assert "1 % are allowed" in judge(many([0.02] * 20), closer).why
+
+
+def test_long_texts_are_compared_up_to_a_point_that_is_named():
+    pieces = text_diff("a b " * 5000, "a c " * 5000)
+    assert sum(len(text) for _, text in pieces) < 4200
+    assert pieces[-1] == ["same", " [… compared up to here: 20000 and 20000 characters in all]"]
+    assert len(text_diff("东" * 3000, "西" * 3000)) == 3
+
+
+def test_differences_are_made_for_the_first_failures_and_the_rest_is_counted():
+    failed = tuple(FailedPrompt(f"p{at}", "solo", "other", "a b", "a c") for at in range(60))
+    told = GoldenResult("failed", "x", failed=failed).to_json()
+    assert [bool(each["diff"]) for each in told["failed"]] == [True] * 50 + [False] * 10
+    assert told["notes"] == ["Differences are shown for the first 50 of 60 wrong answers."]
+    assert GoldenResult("failed", "x", failed=failed[:50]).to_json()["notes"] == []
