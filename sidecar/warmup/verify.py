@@ -6,10 +6,12 @@ Compares with no stored answers, and decides nothing about what follows from a f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sidecar.engines.protocol import Completion, CompletionRequest, Engine, EngineFacts
+from sidecar.errors import EngineAsleep, EngineError
 from sidecar.warmup.degenerate import same_everywhere, what_is_wrong
 from sidecar.warmup.other_output import answers
 from sidecar.warmup.passages import PASSAGES, QUESTIONS, SHARED
@@ -29,6 +31,7 @@ SECOND_SEED = 1000
 #: Answers that a check may wait for one after another: four groups of requests, each asked again with another seed.
 IN_TURN = 8
 _GONE = ("refused", "reset")
+_ASLEEP = "The engine is asleep, so nothing more was sent to it and its output is not checked."
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,28 @@ async def _without_text(engine: Engine, facts: EngineFacts, deadline_s: float) -
     if refused:
         return VerifyResult("skipped", f"The output is not checked. {refused}")
     work = work_of(facts.tasks)
-    return None if work is None else await answers(engine, work, deadline_s)
+    if work is None:
+        return None
+    try:
+        await _must_be_awake(engine)
+    except EngineAsleep as error:
+        return VerifyResult("failed", str(error))
+    return await answers(engine, work, deadline_s)
 
 
 async def _check(engine: Engine, groups: Sequence[Sequence[tuple[str, CompletionRequest]]]) -> VerifyResult:
-    """Ask group after group, the requests of a group together, and judge all answers."""
+    """Judge all answers, unless the engine falls asleep: then nothing is known of it but that no traffic may come."""
+    try:
+        result = await _judge(engine, groups)
+        if result.outcome in ("failed", "degenerate"):
+            await _must_be_awake(engine)
+    except EngineAsleep as error:
+        return VerifyResult("failed", str(error))
+    return result
+
+
+async def _judge(engine: Engine, groups: Sequence[Sequence[tuple[str, CompletionRequest]]]) -> VerifyResult:
+    """Ask group after group, the requests of a group together, and judge all answers. Raises EngineAsleep."""
     asked: list[_Asked] = []
     checks: list[Check] = []
     for group in groups:
@@ -123,9 +143,20 @@ async def _check(engine: Engine, groups: Sequence[Sequence[tuple[str, Completion
 
 
 async def _ask_together(engine: Engine, group: Sequence[tuple[str, CompletionRequest]]) -> list[_Asked]:
+    await _must_be_awake(engine)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(_ask(engine, name, request)) for name, request in group]
     return [task.result() for task in running]
+
+
+async def _must_be_awake(engine: Engine) -> None:
+    """Raise EngineAsleep when the engine sleeps now: a request could end it, and whoever watches it sees it seconds later."""
+    sleeps: bool | None = None
+    # Metrics that can't be read say nothing, and an engine that has gone shows by itself.
+    with contextlib.suppress(EngineError):
+        sleeps = (await engine.stats()).asleep
+    if sleeps:
+        raise EngineAsleep(_ASLEEP)
 
 
 async def _ask(engine: Engine, name: str, request: CompletionRequest) -> _Asked:

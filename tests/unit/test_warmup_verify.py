@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.engines.protocol import Completion, CompletionRequest
+from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
+from sidecar.errors import EngineError
 from sidecar.warmup.degenerate import same_everywhere, text_wrong, what_is_wrong
 from sidecar.warmup.verify import IN_TURN, canary, verify
 from tests.unit.warmup_engine import FACTS, StandInEngine, failed, now
@@ -210,3 +211,47 @@ async def test_the_slowest_check_waits_for_no_more_answers_in_turn_than_it_says(
     engine.text = lambda _: "!" * 40
     assert (await verify(engine, FACTS, 120.0)).outcome == "degenerate"
     assert now() - began == pytest.approx(IN_TURN * 100.0, rel=0.01)
+
+
+@pytest.mark.parametrize("check", [verify, canary])
+async def test_nothing_is_sent_to_an_engine_that_sleeps(check):
+    engine = StandInEngine()
+    engine.stats = asleep
+    result = await check(engine, FACTS)
+    assert (result.outcome, engine.requests) == ("failed", [])
+    assert "asleep" in result.sentence
+
+
+async def test_no_more_is_sent_once_an_engine_sleeps_and_its_last_errors_are_its_sleep():
+    engine = StandInEngine()
+
+    def falls_asleep(_request: CompletionRequest) -> Completion:
+        engine.stats = asleep
+        return failed("broken", "HTTP 500", 500)
+
+    engine.answer = falls_asleep
+    result = await verify(engine, FACTS)
+    assert len(engine.requests) == 1
+    assert "asleep" in result.sentence
+
+
+async def test_an_engine_whose_metrics_can_not_be_read_is_checked_all_the_same():
+    engine = StandInEngine()
+
+    async def unreadable() -> EngineStats:
+        raise EngineError("no metrics for now")
+
+    engine.stats = unreadable
+    assert (await verify(engine, FACTS)).outcome == "passed"
+
+
+async def test_an_embedding_engine_that_sleeps_is_sent_nothing():
+    engine = StandInEngine()
+    engine.stats = asleep
+    result = await verify(engine, replace(FACTS, tasks=("embed",)))
+    assert (result.outcome, engine.requests) == ("failed", [])
+
+
+async def asleep() -> EngineStats:
+    """Give the metrics of an engine that sleeps."""
+    return EngineStats(asleep=True)
