@@ -18,7 +18,7 @@ from sidecar.supervisor.pod import Pod
 from sidecar.warmup.results import VerifyOutcome, VerifyResult
 
 if TYPE_CHECKING:
-    from sidecar.golden import GoldenProgress, GoldenResult
+    from sidecar.golden import GoldenProgress, GoldenResult, GoldenSet
     from sidecar.golden.loading import Loading
 
 #: Reading a small file; a volume that takes longer hangs. Seconds.
@@ -68,9 +68,6 @@ async def compare(pod: Pod, facts: EngineFacts, so_far: VerifyResult, salt: str)
     path = pod.settings.golden
     if path is None or so_far.outcome not in ("passed", "skipped"):
         return Checked(so_far)
-    # Most pods have none, and their daemons stay small.
-    from sidecar import golden
-
     notice = f"WARMUP_GOLDEN {path} can't be used"
     try:
         found = await _loader().load(path, LOAD_S)
@@ -80,6 +77,16 @@ async def compare(pod: Pod, facts: EngineFacts, so_far: VerifyResult, salt: str)
         pod.degrade(f"{notice}: {said}")
         return Checked(replace(so_far, outcome="unchecked", sentence=f"The output is not compared: {notice}: {said}"))
     _forget(pod, notice)
+    result = await _compared(pod, facts, found, salt)
+    # It compares texts, which takes seconds where all of a hundred prompts went wrong.
+    told = await asyncio.to_thread(result.to_json)
+    pod.metrics.observe_golden(told)
+    return Checked(_together(so_far, result, pod.settings), told)
+
+
+async def _compared(pod: Pod, facts: EngineFacts, found: GoldenSet, salt: str) -> GoldenResult:
+    """Compare, and show on the status page how far it is."""
+    from sidecar import golden
 
     def show(progress: GoldenProgress) -> None:
         pod.board.golden = {
@@ -88,24 +95,16 @@ async def compare(pod: Pod, facts: EngineFacts, so_far: VerifyResult, salt: str)
             "checks": [],
         }
 
-    result = await golden.check(
-        pod.engine,
-        facts,
-        found,
-        salt=salt,
-        deadline_s=pod.settings.golden_timeout_s,
-        progress=show,
-        asleep=pod.asleep,
+    deadline_s = pod.settings.golden_timeout_s
+    return await golden.check(
+        pod.engine, facts, found, salt=salt, deadline_s=deadline_s, progress=show, asleep=pod.asleep
     )
-    # It compares texts, which takes seconds where all of a hundred prompts went wrong.
-    told = await asyncio.to_thread(result.to_json)
-    pod.metrics.observe_golden(told)
-    return Checked(_together(so_far, result, pod.settings), told)
 
 
 @functools.cache
 def _loader() -> Loading:
     """Give what all checks of this process share, so that a volume that hangs holds one thread and no more."""
+    # Most pods have no golden file, and their daemons stay small.
     from sidecar.golden.loading import Loading
 
     return Loading()
