@@ -175,7 +175,7 @@ SECTIONS: Mapping[str, str] = {
     "`unmanaged`: directories in no family that grew (path, bytes, files, where); or `trouble`.",
     "gpu": "What NVML says: `driver`, `cuda`, `sm`, `gpus` (those of the engine, each field null that it does not show), "
     "`seen` (all that are visible here), `expected` (how many the engine uses, null when nobody says), `unclear` (why), "
-    "`troubles`, `seconds`; or `unavailable` with the reason and its `kind`.",
+    "`troubles`, `seconds`; or `unavailable` with the reason and its `kind`, and of `gpus` those alone that were last seen lost.",
     "coverage": "Steps of the engine that warm-up has met, as pairs of tokens read and requests: `visited` (compiled nothing), "
     "`replayed` (compiled by an earlier pod, sent again here), `compiled` (here); `omitted` (visited ones left out), "
     "`max_tokens`, `max_requests`, `converged`. Empty until a warm-up has ended.",

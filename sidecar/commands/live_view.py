@@ -183,11 +183,18 @@ def wrongs(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _gpu_troubles(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in one line what is wrong with one GPU, or with several alike."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[Mapping[str, Any]]] = {}
     for gpu in gpu_facts.ordered(gpus):
         if wrong := gpu_facts.troubles(gpu):
-            alike.setdefault("; ".join(wrong), []).append(gpu_facts.title(gpu))
-    return [f"GPU {', '.join(titles)}: {wrong}" for wrong, titles in alike.items()]
+            alike.setdefault("; ".join(wrong), []).append(gpu)
+    return [f"{_together(which)}: {wrong}" for wrong, which in alike.items()]
+
+
+def _together(gpus: Sequence[Mapping[str, Any]]) -> str:
+    if len(gpus) == 1:
+        return f"GPU {gpu_facts.title(gpus[0])}"
+    numbers = [str(gpu.get("uuid") if gpu.get("index") is None else gpu["index"]) for gpu in gpus]
+    return f"{len(gpus)} GPUs ({', '.join(numbers)})"
 
 
 # --- what follows, in this order

@@ -126,17 +126,19 @@ def _columns(status: Mapping[str, Any]) -> Element:
         warmup_panels.kernels(status),
         panels.events(status),
     )
-    gpus, is_lost = gpu_panel.gpu(status), bool(gpu_panel.lost_of(status))
-    things = (
-        gpus if is_lost else None,
-        panels.restore(status),
-        history_panel.history(status),
-        panels.engine(status),
-        None if is_lost else gpus,
-        golden_panel.golden(status),
-        panels.publish(status),
-    )
-    return element("div", element("div", *work, class_="stack"), element("div", *things, class_="stack"), class_="cols")
+    is_wrong = words.tone(parts.section(status, "golden").get("outcome")) == "bad"
+    things = [
+        (panels.restore(status), False),
+        (history_panel.history(status), False),
+        (panels.engine(status), False),
+        (gpu_panel.gpu(status), bool(gpu_panel.lost_of(status))),
+        (golden_panel.golden(status), is_wrong),
+        (panels.publish(status), False),
+    ]
+    # What took traffic away is not looked for below what is well.
+    things.sort(key=lambda each: not each[1])
+    cards = [card for card, _ in things]
+    return element("div", element("div", *work, class_="stack"), element("div", *cards, class_="stack"), class_="cols")
 
 
 def _verdict(status: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -103,9 +103,7 @@ def test_what_is_wrong_stands_before_all_tables_and_the_reason_is_not_said_twice
 def test_what_is_wrong_with_several_gpus_alike_is_one_line() -> None:
     worn = tuple(dataclasses.replace(full_gpu(each), row_remap_failed=1.0, ecc_errors=None) for each in range(3))
     found = live_view.wrongs({"gpu": {"gpus": [gpu.to_json() for gpu in worn]}})
-    assert [text for text, _ in found] == [
-        "GPU 0: NVIDIA H200, 1: NVIDIA H200, 2: NVIDIA H200: memory that could not be remapped"
-    ]
+    assert [text for text, _ in found] == ["3 GPUs (0, 1, 2): memory that could not be remapped"]
 
 
 def test_kernels_are_counted_while_warm_up_runs_and_has_not_said_which_were_before_ready() -> None:

@@ -318,6 +318,13 @@ def test_a_gpu_that_is_there_and_can_not_be_read_is_told_by_its_code(
     assert "NVIDIA_VISIBLE_DEVICES" not in reading["troubles"][0]
 
 
+def test_a_gpu_that_is_not_counted_and_answers_by_its_uuid_that_it_is_in_trouble_is_not_called_unseen(
+    worker: Worker,
+) -> None:
+    worker.stub.set(GPUS=1, FAIL="by_uuid@1=999")
+    assert "recreate the pod" in worker.ask("GPU-stub-0", "GPU-stub-1")["reading"]["troubles"][0]
+
+
 def test_a_gpu_all_of_whose_fields_are_unknown_costs_its_neighbour_nothing(worker: Worker) -> None:
     more = {"memory", "clock_memory", "old_reasons"}
     fields = {each for each in REFUSED if not each.startswith("field_")} - {"name", "capability"} | more

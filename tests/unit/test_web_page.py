@@ -151,6 +151,13 @@ def test_a_pod_that_served_and_is_suspended_is_not_called_not_ready_yet() -> Non
     assert "none while it served" not in render(scenes.warming().to_json())
 
 
+def test_an_output_check_that_failed_stands_before_what_is_well() -> None:
+    status = scenes.suspended().to_json()
+    wrong = render({**status, "golden": {"outcome": "wrong", "sentence": "Wrong."}})
+    assert wrong.index('id="golden"') < wrong.index('id="restore"')
+    assert render(status).index('id="golden"') > render(status).index('id="restore"')
+
+
 def test_a_limit_that_nobody_told_is_not_shown_as_the_engines() -> None:
     status = scenes.ready().to_json()
     engine = {"limits": {"max_num_seqs": 256}, "sources": {"max_num_seqs": SMALLEST}}
