@@ -51,7 +51,8 @@ VALUE_SETS: Mapping[str, Sequence[str]] = {
     "defaults": (),
     "hopper": (
         "--set",
-        "gpuType=hopper,sidecar.readinessGate=true,monitoring.podMonitor=true,monitoring.rules=true,monitoring.dashboard=true",
+        "gpuType=hopper,sidecar.readinessGate=true,sidecar.processMetrics=true,"
+        "monitoring.podMonitor=true,monitoring.webhook=true,monitoring.rules=true,monitoring.dashboard=true",
     ),
     "blackwell": ("--set", "gpuType=blackwell,engine.kvCacheDtype=nvfp4,sidecar.events=true"),
     "cpu": ("--set", "gpuType=cpu,store.kind=none,networkPolicy.enabled=false,podDisruptionBudget.enabled=false"),
