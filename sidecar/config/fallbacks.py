@@ -95,6 +95,9 @@ def _change(words: list[str]) -> Change:
                 f"`{word}` is no change: write `--option value`, `NAME=value`, `!--option` (a flag is removed), "
                 "`!--option *` (with its value) or `!NAME`"
             )
+    doubled = {words[0].partition("=")[0] for words in options} & {name for name, *_ in removed}
+    if doubled or (doubled := set(environment) & set(unset)):
+        raise ValueError(f"`{min(doubled)}` is both set and removed: to set an option replaces it, with its value")
     return Change(
         text=" ".join(word if word == "*" else shlex.quote(word) if _is_odd(word) else word for word in words),
         options=tuple(map(tuple, options)),

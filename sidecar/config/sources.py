@@ -82,7 +82,19 @@ def load(environment: Mapping[str, str], flags: Mapping[str, str] | None = None)
     asked = any(layer.get("trusted_keys_file") is not None for _, layer in layers)
     if settings.store and settings.trusted_keys_file is None and asked:
         settings = settings.model_copy(update={"store": ""})
+    problems += _without_effect(settings, sources)
     return Loaded(settings, tuple(problems), sources)
+
+
+def _without_effect(settings: Settings, sources: Mapping[str, str]) -> list[Problem]:
+    """Name settings that are right by themselves and can never count beside the others."""
+    if settings.fallbacks and "fallback" not in settings.golden_policies:
+        sentence = (
+            f"{variable('fallbacks')} has no effect, because {variable('on_golden_failed')}={settings.on_golden_failed} does "
+            "not name `fallback`: `retry-cold,fallback,hold` tries a cold start first, then each of them."
+        )
+        return [Problem(sources.get("fallbacks", "settings"), sentence)]
+    return []
 
 
 def _check_one(field: str, raw: Any, source: str) -> Problem | None:

@@ -99,6 +99,9 @@ class WarmupSettings(Group):
                 raise ValueError(f"'{word}' is not one of {', '.join(get_args(GoldenPolicy))}")
         if not words:
             raise ValueError("name at least one of " + ", ".join(get_args(GoldenPolicy)))
+        last = next((index for index, word in enumerate(words) if word in ("hold", "serve")), len(words))
+        if words[last + 1 :]:
+            raise ValueError(f"nothing after '{words[last]}' is ever tried: it must be the last")
         return ",".join(words)
 
     @property

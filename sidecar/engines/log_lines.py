@@ -86,3 +86,8 @@ def hints_from_line(text: str) -> dict[str, Hint]:
         if value is not None:
             found[wording.fact] = Hint(value, SOURCE)
     return found
+
+
+def without_scales(text: str) -> bool:
+    """Say whether this line tells that an FP8 KV cache has no scales of its own (vLLM, quantization/kv_cache.py, 0.32)."""
+    return "KV cache scaling factor 1.0" in text

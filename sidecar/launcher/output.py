@@ -37,7 +37,7 @@ LINES = {
         r"non-default args|Using .* attention backend|[GC]PU KV cache size|Maximum concurrency for"
         r"|torch\.compile took|Directly load|Compiling model again due to|Graph capturing finished"
         r"|init engine \(|JIT monitor activated|max_num_batched_tokens=|Loading weights took"
-        r"|Starting vLLM server|Initializing a V1 LLM engine",
+        r"|Starting vLLM server|Initializing a V1 LLM engine|KV cache scaling factor 1\.0",
     ),
 }
 

@@ -44,13 +44,15 @@ from sidecar.lifecycle.events import (
     WarmEnded,
 )
 from sidecar.lifecycle.gate import Gate, gate
+from sidecar.lifecycle.output import BAD
 from sidecar.lifecycle.states import LIVE_PHASES, Mode, Phase, Policy, Snapshot, Suspension
 from sidecar.lifecycle.table import TABLE, ImpossibleTransition, step
 
 __all__ = [
-    "Acquit",
+    "BAD",
     "LIVE_PHASES",
     "TABLE",
+    "Acquit",
     "AttemptClosed",
     "AttemptOpened",
     "AttemptStarted",

@@ -26,9 +26,10 @@ class Started:
 
 @dataclass(frozen=True)
 class AttemptOpened:
-    """A launcher handed over its facts and waits."""
+    """A launcher handed over its facts and waits. `impossible` are the fallbacks that can't be applied to its command."""
 
     attempt: str
+    impossible: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,14 @@ def _by_hand(s: Snapshot) -> str:
             f"{following}) and start the pod anew."
         )
     if s.fallbacks and not following:
+        impossible = len(s.impossible)
+        none = (
+            f"None of the {len(s.fallbacks)} fallbacks was good either"
+            if not impossible
+            else f"None of the {len(s.fallbacks)} fallbacks is left; {impossible} can't be applied to this command"
+        )
         return (
-            f"None of the {len(s.fallbacks)} fallbacks was good either. Look at the golden file, the model and the KV cache's "
+            f"{none}. Look at the golden file, the model and the KV cache's "
             "dtype; then delete the pod, or run `warmup-sidecar golden run` once the cause is mended."
         )
     return "Check the KV cache's dtype and scales, then delete the pod or run `warmup-sidecar rewarm`."

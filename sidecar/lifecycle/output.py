@@ -12,19 +12,26 @@ from sidecar.lifecycle.states import Mode, Phase, Policy, Snapshot, Suspension
 
 Result = tuple[Snapshot, tuple[e.Command, ...]]
 
-#: Restores after which the output of a cold start may differ.
+#: Restores after which the output of a cold start may differ, and those of them whose files are as the store has them.
 RESTORED = frozenset({"hit", "partial", "kept"})
+FROM_STORE = RESTORED - {"kept"}
+#: Checks in a row that got no answer from an engine that is up, and starts that missed their fallback, until that is policy's.
+BROKEN_ROUNDS, MISSES_BORNE = 3, 2
 #: As many deaths before ready with one fallback end it; one may have had another cause.
 DEATHS_TO_GIVE_UP = 2
 #: Outcomes of a check that the policies for bad output are for.
 BAD = {"degenerate": Suspension.DEGENERATE, "wrong": Suspension.WRONG}
-_WHAT = {"degenerate": "its output was degenerate", "wrong": "its output was not what the golden file has"}
+_WHAT = {
+    "degenerate": "its output was degenerate",
+    "wrong": "its output was not what the golden file has",
+    "failed": "it could not generate",
+}
 
 
 def ready(s: Snapshot) -> Result:
-    """Let traffic come, and remember what has been proven."""
+    """Let traffic come, and remember what has been proven. What an engine with bad output compiled is not published."""
     boot = (e.RecordBoot(s.generation, "ready"),) if s.generation and not s.adopting and s.verify == "passed" else ()
-    known = (e.Remember(s.fallback, s.fallback_why),) if s.fallback and not s.trusted and not s.unproven else ()
+    known = (e.Remember(s.fallback, s.fallback_why),) if s.fallback and not s.trusted and s.verify == "passed" else ()
     after = replace(
         s,
         phase=Phase.READY,
@@ -35,11 +42,14 @@ def ready(s: Snapshot) -> Result:
         died="",
         cold_retried=False,
         blamed="",
+        restarted=False,
+        broken=0,
+        missed=0,
         failed_starts=0,
         trusted=s.trusted or bool(known),
     )
     proof = (e.Prove(s.identity),) if s.identity and not after.unproven else ()
-    return after, (*proof, *boot, *known, e.Publish())
+    return after, (*proof, *boot, *known, *(() if s.verify in BAD else (e.Publish(),)))
 
 
 def renewable(s: Snapshot) -> bool:
@@ -69,17 +79,32 @@ def bad(s: Snapshot, policy: Policy) -> Result:
     return _follow(s, policy)
 
 
+def broken(s: Snapshot, policy: Policy) -> Result:
+    """Try again later what got no answer; when that goes on, the policies for bad output count, except to serve it."""
+    s = replace(s, broken=s.broken + 1)
+    commands: tuple[e.Command, ...] = ()
+    if s.broken >= BROKEN_ROUNDS:
+        after, commands = bad(s, policy)
+        if after.phase is not Phase.SUSPENDED:
+            return after, commands
+        s = after
+    after = replace(s, phase=Phase.SUSPENDED, suspension=Suspension.BROKEN, work=s.work + 1)
+    return after, (*commands, e.RetryLater(after.work))
+
+
 def _follow(s: Snapshot, policy: Policy) -> Result:
     for choice in policy.on_golden_failed:
+        if choice in ("retry-cold", "fallback") and s.served and not s.restarted and _is_restartable(s):
+            return _restart(s)
         if choice == "retry-cold" and _may_be_the_caches(s):
             return _retry_cold(s)
-        if choice == "fallback" and s.mode is not Mode.BESIDE and s.attempt and s.next_fallback:
+        if choice == "fallback" and _is_restartable(s) and s.next_fallback:
             return _fall_back(s)
-        if choice == "serve":
+        if choice == "serve" and s.verify in BAD:
             return ready(s)
         if choice == "hold":
             break
-    return replace(s, phase=Phase.SUSPENDED, suspension=BAD[s.verify]), ()
+    return replace(s, phase=Phase.SUSPENDED, suspension=BAD.get(s.verify, Suspension.BROKEN)), ()
 
 
 def unchecked(s: Snapshot, policy: Policy) -> Result:
@@ -127,20 +152,40 @@ def give_up_fallback(s: Snapshot, detail: str) -> Snapshot:
     )
 
 
+def miss_fallback(s: Snapshot) -> Snapshot:
+    """Note that the engine starts without the fallback that it was to have; it is tried again, unless that goes on."""
+    if not s.fallback or s.missed >= MISSES_BORNE:
+        return s
+    return replace(s, tried=s.fallback - 1, missed=s.missed + 1)
+
+
+def _is_restartable(s: Snapshot) -> bool:
+    return s.mode is not Mode.BESIDE and bool(s.attempt)
+
+
 def _may_be_the_caches(s: Snapshot) -> bool:
     # Once a fallback is tried, what the pod has is its own making, unless it came from the store for this fallback.
     suspect = bool(s.generation) if s.fallback else s.restore in RESTORED
-    return s.mode is not Mode.BESIDE and suspect and not s.cold_retried
+    return s.mode is not Mode.BESIDE and suspect and not s.cold_retried and not s.served
+
+
+def _restart(s: Snapshot) -> Result:
+    """Restart an engine that was good on these very caches and with this command: only a new process tells whose fault it is."""
+    what = f"while it served, {_WHAT[s.verify]}"
+    after = s.cleared(
+        Phase.AWAITING_LAUNCHER, restarted=True, identity="", restore="", died=f"{what}, so it is restarted as it was."
+    )
+    return after, (e.RestartEngine(s.attempt, what),)
 
 
 def _retry_cold(s: Snapshot) -> Result:
     reason = f"{_WHAT[s.verify].capitalize()}: {s.verify_sentence}"
-    condemned = (e.Quarantine(s.generation, reason),) if s.generation else ()
+    condemned = (e.Quarantine(s.generation, reason),) if s.generation and s.restore in FROM_STORE else ()
     after = s.cleared(
         Phase.AWAITING_LAUNCHER,
         cold_next=True,
         cold_retried=True,
-        blamed=s.generation,
+        blamed=s.generation if condemned else "",
         generation="",
         identity="",
         restore="",

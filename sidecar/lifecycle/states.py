@@ -73,10 +73,15 @@ class Snapshot:
     `cold_next` makes the next restore a cold start; `relaunch` that the daemon's own child is started again, because it
     died on a restored cache and may live without it, or gets further on what it compiled.
 
+    `restarted` says that the engine was restarted as it was, because its output turned bad while it served; `broken` counts
+    checks in a row that got no answer.
+
     `fallbacks` are the changes of the engine's command that may be tried, in order, and never change. `fallback` is the
     number of the one that this attempt has or the next one gets, from 1, and 0 is the command as it was asked for;
     `fallback_why` says what was wrong without it. `tried` is the highest number so far: each is tried once in a pod.
     `failed_starts` counts deaths before ready with it; `trusted` says that an engine with it was good before.
+    `impossible` are those that can't be applied to this command; `missed` counts starts that were to have one and went
+    without, because the launcher did not wait.
     """
 
     mode: Mode
@@ -100,6 +105,8 @@ class Snapshot:
     cold_next: bool = False
     cold_retried: bool = False
     blamed: str = ""
+    restarted: bool = False
+    broken: int = 0
     relaunch: bool = False
     adopting: bool = False
     stopping: bool = False
@@ -110,6 +117,8 @@ class Snapshot:
     tried: int = 0
     failed_starts: int = 0
     trusted: bool = False
+    impossible: frozenset[int] = frozenset()
+    missed: int = 0
 
     @property
     def unproven(self) -> bool:
@@ -124,7 +133,8 @@ class Snapshot:
     @property
     def next_fallback(self) -> int:
         """Give the number of the next fallback; 0: none is left."""
-        return self.tried + 1 if self.tried < len(self.fallbacks) else 0
+        left = range(self.tried + 1, len(self.fallbacks) + 1)
+        return next((number for number in left if number not in self.impossible), 0)
 
     def cleared(self, phase: Phase, **changes: Any) -> Snapshot:
         """Enter a phase without anything that the last warm-up, check or suspension left behind."""

@@ -87,13 +87,22 @@ def _open(s: Snapshot, event: e.AttemptOpened, policy: Policy) -> Result:
         before += died
     plan = "cold" if s.cold_next else "keep" if s.had_attempt and not s.crashed else "fresh"
     opened = replace(
-        s, attempt=event.attempt, had_attempt=True, served=False, crashed=False, relaunch=False, drained_by=""
+        s,
+        attempt=event.attempt,
+        had_attempt=True,
+        served=False,
+        crashed=False,
+        relaunch=False,
+        drained_by="",
+        broken=0,
+        impossible=event.impossible,
     )
     return _restore(opened, plan, *before)
 
 
 def _engine_started(s: Snapshot, event: e.AttemptStarted, policy: Policy) -> Result:
     if s.phase is Phase.RESTORING and event.attempt == s.attempt and event.by == "launcher":
+        s = output.miss_fallback(s)
         return replace(s, phase=Phase.AWAITING_ENGINE, restore="late", fallback=0, fallback_why=""), (e.Cancel(),)
     if s.phase is Phase.AWAITING_LAUNCHER:
         return replace(
@@ -177,6 +186,8 @@ def _restore_ended(s: Snapshot, event: e.RestoreEnded, policy: Policy) -> Result
     known = s.generation if event.outcome == "kept" and not event.generation else event.generation
     deaths = s.deaths if known == s.generation else 0
     number = min(event.fallback, len(s.fallbacks))
+    if not number and event.outcome in ("late", "failed"):
+        s = output.miss_fallback(s)
     return replace(
         s,
         phase=Phase.AWAITING_ENGINE,
@@ -289,8 +300,7 @@ def _verify_ended(s: Snapshot, event: e.VerifyEnded, policy: Policy) -> Result:
         return output.bad(s, policy)
     if event.outcome == "unchecked":
         return output.unchecked(s, policy)
-    after = replace(s, phase=Phase.SUSPENDED, suspension=Suspension.BROKEN, work=s.work + 1)
-    return after, (e.RetryLater(after.work),)
+    return output.broken(s, policy)
 
 
 # --- people and time ------------------------------------------------------------------------------------------------

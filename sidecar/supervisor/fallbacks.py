@@ -161,10 +161,25 @@ def _possible(pod: Pod, number: int) -> int:
         found = variants.get(changes[number - 1].text)
         if found is not None and isinstance(found.get("facts"), Mapping):
             return number
-        why = found.get("problem") if found else "the launcher read other settings; it does at the engine's next start"
-        pod.board.tell(f"Fallback {number}, `{changes[number - 1].text}`, can't be applied: {why}.", "error")
+        _tell_impossible(pod, number, found)
         number += 1
     return 0
+
+
+def impossible(pod: Pod) -> frozenset[int]:
+    """Give the fallbacks that the launcher can't apply to the command at hand, and tell why."""
+    variants, found = _variants(pod.facts), set[int]()
+    for number, change in enumerate(_changes(pod), 1):
+        one = variants.get(change.text)
+        if one is None or not isinstance(one.get("facts"), Mapping):
+            found.add(number)
+            _tell_impossible(pod, number, one)
+    return frozenset(found)
+
+
+def _tell_impossible(pod: Pod, number: int, variant: Mapping[str, Any] | None) -> None:
+    why = variant.get("problem") if variant else "the launcher read other settings; it does at the engine's next start"
+    pod.board.tell(f"Fallback {number}, `{_changes(pod)[number - 1].text}`, can't be applied: {why}.", "error")
 
 
 def _variants(facts: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sidecar import lifecycle
 from sidecar.caches import preflight
-from sidecar.engines.log_lines import hints_from_line
+from sidecar.engines.log_lines import hints_from_line, without_scales
 from sidecar.engines.watcher import Observation
 from sidecar.gpu.sm import from_product
 from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_exit
@@ -29,6 +29,12 @@ LOOK_S = 0.25
 AWAITED_LOOK_S = 0.1
 #: Causes that metrics name otherwise; those that the launcher's exit names else keep their word.
 _RESTART_CAUSE = {"restart": "asked", "terminated": "asked", "clean": "exited", "crash": "exited"}
+
+#: vLLM goes on with it, and its texts look well: only likelihoods show the drift.
+_NO_SCALES = (
+    "The engine quantises its KV cache to FP8 with scale 1.0 (its log says so). If the checkpoint has k_scale and v_scale, they "
+    "were not loaded: compare with a golden file of a BF16 KV cache (WARMUP_GOLDEN), or start with --kv-cache-dtype auto."
+)
 
 Post = Callable[[Event], None]
 
@@ -136,7 +142,7 @@ class AttemptObserver:
         if current.waiting and self._once("opened"):
             for sentence in preflight.sentences(self._pod.facts):
                 self._pod.board.tell(sentence, "warning")
-            self._post(lifecycle.AttemptOpened(current.attempt))
+            self._post(lifecycle.AttemptOpened(current.attempt, fallbacks.impossible(self._pod)))
         if current.problem and self._once("problem"):
             self._pod.board.tell(current.problem, "error")
         if current.started is not None and self._once("started"):
@@ -202,6 +208,8 @@ class AttemptObserver:
                 self._pod.fatal_lines = (*self._pod.fatal_lines[-19:], line.text)
             else:
                 self._pod.line_hints = {**self._pod.line_hints, **hints_from_line(line.text)}
+                if without_scales(line.text) and self._once("scales"):
+                    self._pod.board.tell(_NO_SCALES, "warning")
 
     def _once(self, what: str) -> bool:
         if what in self._told:

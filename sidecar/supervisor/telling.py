@@ -5,7 +5,7 @@ Nothing is decided here.
 
 from __future__ import annotations
 
-from sidecar.lifecycle import Event, Gate, Phase, Snapshot
+from sidecar.lifecycle import BAD, Event, Gate, Phase, Snapshot
 from sidecar.logs import get_logger
 from sidecar.supervisor.pod import Pod
 
@@ -48,7 +48,7 @@ class Teller:
             attempt=after.attempt or None,
             because=type(event).__name__,
         )
-        if after.phase is Phase.READY:
+        if after.phase is Phase.READY and not before.served:
             self._ready(after)
 
     def _show_what_was_not_done(self, after: Snapshot) -> None:
@@ -58,6 +58,8 @@ class Teller:
             board.restore = {"outcome": after.restore, "sentence": _NOT_RESTORED[after.restore]}
         if after.warm == "adopted" and board.warmup.get("outcome") == "pending":
             board.warmup = {**board.warmup, "outcome": "adopted", "sentence": after.warm_sentence}
+        if after.phase is Phase.READY and after.verify in BAD and board.publish.get("outcome") in ("pending", None):
+            board.publish = {"outcome": "disabled", "sentence": "Nothing is published: the output is known to be bad."}
 
     def _ready(self, after: Snapshot) -> None:
         start = "adopted" if after.warm == "adopted" else after.restore or "skipped"

@@ -50,29 +50,39 @@ def alphabet(s: Snapshot) -> Iterator[lc.Event]:
             yield lc.AttemptClosed(attempt, "compiled too long.", counts=False, passing=True)
             if s.fallbacks:
                 yield lc.AttemptClosed(attempt, "refuses its arguments.", counts=False, by_itself=True)
-    for state, identity in itertools.product(STATES, ("", "e1", "e2")):
-        yield lc.EngineObserved(state, identity, "", steady=True)
+    for identity in ("", "e1", "e2"):
+        yield lc.EngineObserved("up", identity, "", steady=True)
+    for state in STATES[1:]:
+        yield lc.EngineObserved(state, s.identity, "", steady=True)
     yield lc.EngineObserved("up", "e1", "", steady=False)
-    for work in (s.work, s.work - 1):
-        yield from (
-            lc.RestoreEnded(work, outcome, generation)
-            for outcome, generation in (("hit", "g"), ("kept", ""), ("miss", ""), ("failed", ""), ("late", ""))
-        )
-        if s.fallbacks:
-            yield lc.RestoreEnded(work, "miss", fallback=s.fallback)
-            yield lc.RestoreEnded(work, "hit", "g", fallback=len(s.fallbacks), why="an earlier pod was bad.")
-        yield from (
-            lc.WarmEnded(work, outcome)
-            for outcome in ("converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed")
-        )
-        yield from (
-            lc.VerifyEnded(work, outcome)
-            for outcome in ("passed", "skipped", "degenerate", "wrong", "unchecked", "failed", "engine_gone")
-        )
-        yield lc.VerifyEnded(work, "passed", restart="it had started cold.")
-        yield lc.RetryDue(work)
+    yield from _endings(s)
+    stale = s.work - 1
+    yield from (lc.RestoreEnded(stale, "hit", "g"), lc.WarmEnded(stale, "converged"), lc.WarmEnded(stale, "engine_gone"))
+    yield from (lc.VerifyEnded(stale, "passed"), lc.VerifyEnded(stale, "wrong"), lc.RetryDue(stale))
     yield from (lc.CheckAsked(), lc.CheckAsked("it repeats."))
     yield from (lc.RewarmAsked(), lc.DrainAsked(), lc.StopAsked(), lc.ChildExited(0), lc.ChildExited(1))
+
+
+def _endings(s: Snapshot) -> Iterator[lc.Event]:
+    """Give every way in which the work in progress may end."""
+    work = s.work
+    yield from (
+        lc.RestoreEnded(work, outcome, generation)
+        for outcome, generation in (("hit", "g"), ("kept", ""), ("miss", ""), ("failed", ""), ("late", ""))
+    )
+    if s.fallbacks:
+        yield lc.RestoreEnded(work, "miss", fallback=s.fallback)
+        yield lc.RestoreEnded(work, "hit", "g", fallback=len(s.fallbacks), why="an earlier pod was bad.")
+    yield from (
+        lc.WarmEnded(work, outcome)
+        for outcome in ("converged", "exhausted", "failed", "engine_gone", "disabled", "unwarmed")
+    )
+    yield from (
+        lc.VerifyEnded(work, outcome)
+        for outcome in ("passed", "skipped", "degenerate", "wrong", "unchecked", "failed", "engine_gone")
+    )
+    yield lc.VerifyEnded(work, "passed", restart="it had started cold.")
+    yield lc.RetryDue(work)
 
 
 def canonical(s: Snapshot) -> Snapshot:
@@ -92,6 +102,10 @@ def canonical(s: Snapshot) -> Snapshot:
         verify=_SAME_CHECKS.get(s.verify, s.verify),
         suspension=Suspension.DEGENERATE if s.suspension is Suspension.WRONG else s.suspension,
         fallback_why="",
+        # Whose blame is taken back changes no phase, and every check without an answer may be the one that is too many.
+        blamed="",
+        broken=2,
+        missed=min(s.missed, 1) if s.fallbacks else 0,
     )
 
 
@@ -124,6 +138,8 @@ def walk(mode: Mode, policy: Policy, step: Step = lc.step, fallbacks: tuple[str,
 
 def check(before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc.Command, ...], policy: Policy) -> str:
     """Name the promise that this step breaks, or nothing."""
+    if after is before and not commands:
+        return _loss(before, event, after, commands)
     checks = (
         _stale(before, event, after, commands),
         _ending(before, after, commands),

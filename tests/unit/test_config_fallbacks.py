@@ -38,6 +38,8 @@ def test_every_form_of_a_change_is_read() -> None:
         ("--api-key abc", "must not hold a secret"),
         ("HF_TOKEN=abc", "must not hold a secret"),
         ("--a 1; --a 1", "named twice"),
+        ("!--x * --x auto", "`--x` is both set and removed"),
+        ("VLLM_X=1 !VLLM_X", "`VLLM_X` is both set and removed"),
         (";".join(f"--a {number}" for number in range(MOST + 1)), "are the most"),
     ],
 )
@@ -56,8 +58,18 @@ def test_in_a_file_the_list_may_be_a_list(tmp_path: Path) -> None:
     assert [change.text for change in found.settings.fallback_changes] == ["--kv-cache-dtype auto", "VLLM_X=0"]
 
 
-def test_fallbacks_that_no_policy_asks_for_are_not_tried() -> None:
-    assert load({"WARMUP_FALLBACKS": "--a 1"}).settings.fallback_changes == ()
+def test_fallbacks_that_no_policy_asks_for_are_not_tried_and_that_is_said() -> None:
+    found = load({"WARMUP_FALLBACKS": "--a 1"})
+    assert found.settings.fallback_changes == ()
+    assert "WARMUP_FALLBACKS has no effect" in str(found.problems[0])
+    assert load({"WARMUP_FALLBACKS": "--a 1", "WARMUP_ON_GOLDEN_FAILED": "fallback"}).problems == ()
+
+
+@pytest.mark.parametrize("policies", ["serve,fallback", "hold,retry-cold", "retry-cold,hold,serve"])
+def test_a_policy_after_one_that_ends_the_list_is_refused(policies: str) -> None:
+    found = load({"WARMUP_ON_GOLDEN_FAILED": policies})
+    assert "is ever tried: it must be the last" in str(found.problems[0])
+    assert found.settings.golden_policies == ("retry-cold", "hold")
 
 
 def test_a_golden_file_is_a_setting_of_this_version() -> None:

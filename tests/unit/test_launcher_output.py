@@ -108,6 +108,7 @@ def test_lines_of_interest_are_kept_with_their_kind(stage: Stage):
         "INFO [kv_cache_utils.py:1149] GPU KV cache size: 100,000 tokens": "hint",
         "(EngineCore) ERROR 11-29 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried": "fatal",
         "vllm: error: unrecognized arguments: --nope": "fatal",
+        "(EngineCore) WARNING [kv_cache.py:163] Using KV cache scaling factor 1.0 for fp8_e4m3. If this is unintended": "hint",
         "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(Seq": "fatal",
         'INFO: 127.0.0.1:53002 - "POST /v1/chat/completions HTTP/1.1" 200 OK': "",
     }

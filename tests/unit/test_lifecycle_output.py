@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar import lifecycle as lc
@@ -180,9 +182,118 @@ def test_a_bad_sample_withdraws_traffic_and_checks_everything() -> None:
     assert "it repeats." in lc.gate(checking).sentence
     again, _ = _checked(checking, "passed")
     assert (again.phase, again.suspension) == (Phase.READY, None)
-    fallen, commands = _checked(checking, "degenerate")
+
+
+@pytest.mark.parametrize("outcome", ["degenerate", "wrong"])
+@pytest.mark.parametrize("by", ["sample", "wake-up"])
+def test_bad_output_after_serving_blames_no_generation_and_no_command_before_a_restart_shows_it(
+    outcome: str, by: str
+) -> None:
+    ready, _ = _checked(_verifying(_new(), restore="hit", generation="g")[0], "passed")
+    if by == "sample":
+        checking, _ = _run(ready, lc.CheckAsked("it repeats."))
+    else:
+        awake, _ = _run(ready, lc.EngineObserved("asleep"), lc.EngineObserved("up", "ea"))
+        checking, _ = _run(awake, lc.WarmEnded(awake.work, "converged"))
+    fallen, commands = _checked(checking, outcome)
     assert [type(command) for command in commands] == [lc.RestartEngine]
-    assert fallen.fallback == 1
+    assert (fallen.fallback, fallen.cold_next) == (0, False)
+    assert "restarted as it was" in lc.gate(fallen).sentence
+    # Good again: nothing was to blame but the process.
+    restarted, commands = _verifying(fallen, "b", restore="kept")
+    assert [command.plan for command in commands if isinstance(command, lc.Restore)] == ["keep"]
+    good, commands = _checked(restarted, "passed")
+    assert good.phase is Phase.READY
+    assert not any(isinstance(command, lc.Remember | lc.Quarantine) for command in commands)
+    # As bad: what lies in this pod's live cache is suspect, not what the store has.
+    bad, commands = _checked(restarted, outcome)
+    assert [type(command) for command in commands] == [lc.RestartEngine]
+    assert bad.cold_next
+    cold, _ = _verifying(bad, "c", restore="disabled")
+    after, commands = _checked(cold, outcome)
+    assert [type(command) for command in commands] == [lc.RestartEngine]
+    assert after.fallback == 1
+
+
+def test_an_engine_that_served_is_held_and_not_restarted_where_policy_knows_no_restart() -> None:
+    hold = Policy(on_golden_failed=("hold",))
+    ready, _ = _checked(_verifying(_new())[0], "passed", hold)
+    checking, _ = _run(ready, lc.CheckAsked("it repeats."), policy=hold)
+    held, commands = _checked(checking, "degenerate", hold)
+    assert (held.phase, commands) == (Phase.SUSPENDED, [])
+
+
+def _with_impossible(*numbers: int) -> Snapshot:
+    snapshot, _ = _verifying(_new())
+    return replace(snapshot, impossible=frozenset(numbers))
+
+
+def test_a_fallback_that_cant_be_applied_costs_no_restart() -> None:
+    after, commands = _checked(_with_impossible(1), "wrong")
+    assert (after.fallback, [type(command) for command in commands]) == (2, [lc.RestartEngine])
+    held, commands = _checked(_with_impossible(1, 2), "wrong")
+    assert (held.phase, commands) == (Phase.SUSPENDED, [])
+    assert "None of the 2 fallbacks is left; 2 can't be applied to this command" in lc.gate(held).sentence
+
+
+def test_what_is_impossible_is_learnt_with_each_start() -> None:
+    snapshot, _ = _run(_new(), lc.Started(), lc.AttemptOpened("a", frozenset({1})))
+    assert snapshot.next_fallback == 2
+    snapshot, _ = _run(snapshot, lc.AttemptClosed("a", "ended.", False), lc.AttemptOpened("b"))
+    assert snapshot.next_fallback == 1
+
+
+@pytest.mark.parametrize("outcome", ["late", "failed", "overtaken"])
+def test_a_fallback_that_the_launcher_did_not_wait_for_is_tried_again_but_not_for_ever(outcome: str) -> None:
+    snapshot, _ = _checked(_verifying(_new())[0], "wrong")
+    started = []
+    for attempt in ("b", "c", "d", "e"):
+        closed = lc.AttemptClosed(snapshot.attempt, "restart.", False, restarting=True)
+        snapshot, commands = _run(snapshot, closed, lc.AttemptOpened(attempt))
+        started += [command.fallback for command in commands if isinstance(command, lc.Restore)]
+        if outcome == "overtaken":
+            snapshot, _ = _run(snapshot, lc.AttemptStarted(attempt, "launcher"))
+        else:
+            snapshot, _ = _run(snapshot, lc.RestoreEnded(snapshot.work, outcome))
+        snapshot, _ = _run(snapshot, lc.EngineObserved("up", f"e{attempt}"))
+        snapshot, _ = _run(snapshot, lc.WarmEnded(snapshot.work, "converged"))
+        snapshot, commands = _checked(snapshot, "wrong")
+        if snapshot.phase is Phase.SUSPENDED:
+            break
+    assert started == [1, 1, 1, 2]
+
+
+def test_a_fallback_is_remembered_however_far_warm_up_came() -> None:
+    snapshot, _ = _checked(_verifying(_new())[0], "wrong")
+    snapshot, _ = _verifying(snapshot, "b", fallback=1)
+    _, commands = _checked(replace(snapshot, warm="exhausted"), "passed")
+    assert lc.Remember(1, "it was wrong.") in commands
+
+
+def test_an_engine_that_gives_no_answer_again_and_again_goes_through_the_policies_and_is_never_served() -> None:
+    policy = Policy(on_golden_failed=("retry-cold", "fallback", "serve"))
+    snapshot, _ = _verifying(_new(), restore="hit", generation="g")
+    for _ in range(2):
+        snapshot, commands = _checked(snapshot, "failed", policy)
+        assert (snapshot.suspension, [type(each) for each in commands]) == (Suspension.BROKEN, [lc.RetryLater])
+        snapshot, _ = _run(snapshot, lc.RetryDue(snapshot.work))
+        snapshot, _ = _run(snapshot, lc.WarmEnded(snapshot.work, "converged"))
+    snapshot, commands = _checked(snapshot, "failed", policy)
+    assert [type(each) for each in commands] == [lc.Quarantine, lc.RestartEngine]
+    for attempt, number in (("b", 1), ("c", 2), ("d", 0)):
+        snapshot, _ = _verifying(snapshot, attempt, fallback=snapshot.fallback)
+        snapshot, commands = _checked(replace(snapshot, broken=2), "failed", policy)
+        assert (snapshot.fallback if number else 0) == number
+    assert (snapshot.phase, snapshot.suspension) == (Phase.SUSPENDED, Suspension.BROKEN)
+    assert [type(each) for each in commands] == [lc.RetryLater]
+
+
+def test_kernels_of_an_engine_with_bad_output_are_not_published() -> None:
+    serve = Policy(on_golden_failed=("serve",))
+    for outcome, published in (("wrong", False), ("degenerate", False), ("unchecked", True), ("passed", True)):
+        ready, commands = _checked(_verifying(_new())[0], outcome, serve)
+        assert ready.phase is Phase.READY
+        assert (lc.Publish() in commands) is published
 
 
 def test_a_check_on_demand_is_not_sent_to_an_engine_that_sleeps() -> None:

@@ -80,9 +80,9 @@ class Launcher:
 class Scene:
     """A control directory, an observer, and the events it has posted."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, **settings: Any) -> None:
         self.now = [100.0]
-        self.pod = make_pod(self.now)
+        self.pod = make_pod(self.now, **settings)
         self.path = tmp_path / "control"
         self.control = ControlDirectory(self.path, "boot")
         self.control.prepare(LauncherSettings("0", "http://127.0.0.1:1", "/live"))
@@ -191,6 +191,16 @@ def test_a_container_that_is_asked_to_end_is_told_once(scene: Scene) -> None:
     launcher.write("terminating.json", {})
     assert scene.look() == [lc.AttemptTerminating(launcher.name)]
     assert scene.look() == []
+
+
+def test_an_fp8_kv_cache_without_scales_is_told_once_a_start(scene: Scene) -> None:
+    launcher = scene.launcher(1)
+    text = "WARNING [kv_cache.py:163] Using KV cache scaling factor 1.0 for fp8_e4m3. If this is unintended, verify"
+    (launcher.folder / "lines.jsonl").write_text((json.dumps({"kind": "hint", "text": text}) + "\n") * 2)
+    scene.look()
+    told = [event["text"] for event in scene.pod.board.to_json()["events"] if "scale 1.0" in event["text"]]
+    assert len(told) == 1
+    assert "WARMUP_GOLDEN" in told[0]
 
 
 def test_compile_lines_of_the_engine_are_counted_per_attempt(scene: Scene) -> None:
@@ -330,3 +340,15 @@ def test_a_burst_is_not_left_out_for_a_compile_stall_however_often() -> None:
     pod.suspect(["prefill/8192"])
     pod.last_end = "out_of_memory"
     assert pod.convict() == {"prefill/8192"}
+
+
+def test_fallbacks_that_the_launcher_cant_apply_come_with_the_attempt_and_are_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, fallbacks="--a 1; --b 2", on_golden_failed="fallback,hold")
+    launcher = scene.launcher(1)
+    known = [{"text": "--a 1", "problem": "its shell's script can't be taken apart"}, {"text": "--b 2", "facts": {}}]
+    launcher.write("facts.json", {"fallbacks": known})
+    assert lc.AttemptOpened(launcher.name, frozenset({1})) in scene.look()
+    told = [event["text"] for event in scene.pod.board.to_json()["events"]]
+    assert any("Fallback 1, `--a 1`, can't be applied: its shell's script" in text for text in told)
+    launcher.die()
+    scene.control.close()

@@ -114,3 +114,22 @@ async def test_the_size_of_the_live_cache_is_known_from_the_last_look(tmp_path: 
     assert pod.metrics.value("live_cache_bytes", family="triton") == 102
     assert pod.metrics.value("live_cache_files", family="triton") == 2
     assert pod.board.cache["kernels"] == {"triton": 1}
+
+
+def test_a_check_of_an_engine_that_serves_is_no_start(tmp_path: Path) -> None:
+    pod = make_pod(tmp_path)
+    teller, ready = Teller(pod), Snapshot(Mode.LAUNCHER, Phase.READY, restore="hit", served=True)
+    checking = replace(ready, phase=Phase.VERIFYING, work=1)
+    first = Snapshot(Mode.LAUNCHER, Phase.VERIFYING, restore="hit")
+    for before, after in ((first, ready), (ready, checking), (checking, ready)):
+        teller.stepped(before, lc.CheckAsked(), after, lc.gate(after))
+    shown = pod.metrics.render().decode()
+    assert 'warmup_sidecar_time_to_ready_seconds_count{restore="hit"} 1.0' in shown
+
+
+def test_why_nothing_is_published_of_an_engine_with_bad_output_is_told(tmp_path: Path) -> None:
+    pod = make_pod(tmp_path)
+    served = Snapshot(Mode.LAUNCHER, Phase.READY, verify="wrong")
+    Teller(pod).stepped(replace(served, phase=Phase.VERIFYING), lc.CheckAsked(), served, lc.gate(served))
+    assert pod.board.publish["outcome"] == "disabled"
+    assert "known to be bad" in pod.board.publish["sentence"]
