@@ -266,3 +266,32 @@ def test_a_restarted_sidecar_adopts_an_engine_that_runs_with_a_fallback(pod: Pod
         assert key
     finally:
         container.close()
+
+
+def test_an_engine_that_falls_asleep_during_its_check_is_sent_nothing_more_and_is_ready_once_it_woke(
+    pod: Pod, golden: Path
+) -> None:
+    daemon = pod.start_daemon(golden=golden)
+    pod.start_container(**GOOD, token_seconds=0.1)
+    until(lambda: daemon.status()["phase"] == "verifying", "the check of the output")
+    pod.tell_engine(asleep=True)
+    daemon.caught_in("suspended")
+    until(lambda: daemon.status()["reason"].startswith("The engine sleeps"), "the watcher's word")
+    assert pod.engine()["counters"]["while_asleep"] == 0
+    pod.tell_engine(asleep=False, token_seconds=0.001)
+    daemon.wait_until_ready(PATIENCE_S)
+    assert daemon.status()["golden"]["outcome"] == "passed"
+
+
+def test_a_golden_file_that_is_far_too_big_is_refused_while_probes_are_answered(pod: Pod, golden: Path) -> None:
+    more = "".join(f'- {{name: p{at}, text: x, answer: {{text: a, ids: "1 2 3"}}}}\n' for at in range(60_000))
+    golden.write_text(golden.read_text() + more)
+    daemon = pod.start_daemon(golden=golden)
+    pod.start_container(**GOOD)
+    slowest = 0.0
+    while daemon.status()["phase"] != "suspended":
+        began = time.monotonic()
+        assert daemon.get("/livez")[0] == 200
+        slowest = max(slowest, time.monotonic() - began)
+    assert "is too big: it has" in daemon.status()["reason"]
+    assert slowest < 1.0
