@@ -87,12 +87,15 @@ def kernel_rows(status: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     found = parts.section(status, "warmup")
     rows: dict[str, tuple[int, int]] = {}
     for position, key in enumerate(("kernels_before_ready", "kernels_after_ready")):
-        # While a warm-up runs it reports `kernels`, all of them before ready.
+        # While a warm-up runs `kernels` are those that it has brought about; they become part of the others at its end.
         kernels = found.get(key, found.get("kernels") if position == 0 else None)
-        for family, n in (kernels if isinstance(kernels, Mapping) else {}).items():
-            pair = list(rows.get(str(family), (0, 0)))
-            pair[position] = int(words.number(n) or 0)
-            rows[str(family)] = (pair[0], pair[1])
+        counted = [kernels]
+        if position == 0 and key in found and found.get("outcome") == "running":
+            counted.append(found.get("kernels"))
+        for family, n in (pair for each in counted if isinstance(each, Mapping) for pair in each.items()):
+            found_so_far = list(rows.get(str(family), (0, 0)))
+            found_so_far[position] += int(words.number(n) or 0)
+            rows[str(family)] = (found_so_far[0], found_so_far[1])
     return rows
 
 

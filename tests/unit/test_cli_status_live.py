@@ -123,8 +123,10 @@ def test_what_is_wrong_with_several_gpus_alike_is_one_line() -> None:
 
 
 def test_kernels_are_counted_while_warm_up_runs_and_has_not_said_which_were_before_ready() -> None:
-    lines = drawn(warming(warmup={"outcome": "running", "kernels": {"triton": 37}}), 80, 24)
-    assert "Kernels compiled: before ready triton 37; after ready none" in lines
+    running = {"outcome": "running", "kernels": {"triton": 37}, "kernels_before_ready": {"triton": 2}}
+    assert "Kernels compiled: before ready triton 39; after ready none" in drawn(warming(warmup=running), 80, 24)
+    ended = {**running, "outcome": "converged", "kernels_before_ready": {"triton": 39}}
+    assert "Kernels compiled: before ready triton 39; after ready none" in drawn(warming(warmup=ended), 80, 24)
 
 
 def test_of_eight_gpus_the_lost_one_is_shown_when_there_is_room_for_one() -> None:
