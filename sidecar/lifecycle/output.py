@@ -166,7 +166,7 @@ def _is_restartable(s: Snapshot) -> bool:
 def _may_be_the_caches(s: Snapshot) -> bool:
     # Once a fallback is tried, what the pod has is its own making, unless it came from the store for this fallback.
     suspect = bool(s.generation) if s.fallback else s.restore in RESTORED
-    return s.mode is not Mode.BESIDE and suspect and not s.cold_retried and not s.served
+    return s.mode is not Mode.BESIDE and suspect and not s.cold_retried
 
 
 def _restart(s: Snapshot) -> Result:

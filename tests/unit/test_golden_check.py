@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 
 from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
 from sidecar.errors import EngineError, GoldenError
-from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, save
+from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, record, save
 from tests.unit.golden_scene import prompts, scene
 
 
@@ -357,16 +358,13 @@ async def test_one_prompt_with_one_token_can_be_recorded_and_the_file_says_what_
 async def test_nothing_more_is_sent_once_the_engine_sleeps_whatever_was_last_seen_of_it():
     async with scene() as here:
         golden = await here.record()
-        asked = 0
 
         def sleep(_: GoldenProgress) -> None:
-            nonlocal asked
-            asked = here.fake.counters.texts
             here.fake.script.asleep = True
 
         result = await here.check(golden, progress=sleep, asleep=lambda: False)
     assert (result.outcome, result.cause) == ("skipped", "asleep")
-    assert asked == here.fake.counters.texts
+    assert here.fake.counters.while_asleep == 0
 
 
 async def test_an_error_of_an_engine_that_fell_asleep_meanwhile_is_its_sleep():
@@ -439,6 +437,24 @@ async def test_a_few_degenerate_answers_are_recorded_and_written_without_what_is
     assert [each.name for each in odd] == ["s0", "s1", "s2", "s3"]
     save(golden, tmp_path / "golden.yaml")
     assert load(tmp_path / "golden.yaml").files == golden.files
+
+
+async def test_log_probabilities_that_are_no_numbers_are_left_out_of_the_file(tmp_path: Path):
+    async with scene() as here:
+        complete = here.engine.complete
+
+        async def without_numbers(request: CompletionRequest) -> Completion:
+            got = await complete(request)
+            hidden = (math.nan,) * len(got.logprobs or ())
+            return dataclasses.replace(got, logprobs=hidden) if "number 0" in str(request.prompt) else got
+
+        here.engine.complete = without_numbers  # type: ignore[method-assign]
+        file = (
+            await record(here.engine, await here.facts(), prompts(8), salt="a", deadline_s=60, recorded_at="")
+        ).files[0]
+    save(GoldenSet(tmp_path, (file,)), tmp_path / "golden.yaml")
+    (first,) = (each for each in load(tmp_path).files[0].prompts if each.name == "p0")
+    assert (first.answer.odd, first.answer.logprobs) == ("a log-probability is not a number", ())
 
 
 async def test_fewer_than_half_of_the_recorded_prompts_prove_nothing():

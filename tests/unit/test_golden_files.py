@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,6 +170,9 @@ def test_long_prompts_are_not_read_back_where_logits_would_fill_memory():
 def test_a_file_that_is_too_big_is_refused_before_anything_is_made_of_it(tmp_path: Path):
     big = written(tmp_path, GOOD + "# " + "x" * SIZE_LIMIT)
     with pytest.raises(GoldenError, match=r"too big: it has 2\.0 MiB, and a golden file has at most 2 MiB"):
+        load(big)
+    os.truncate(big, 2**42)
+    with pytest.raises(GoldenError, match=r"too big: it has 4194304\.0 MiB"):
         load(big)
     with pytest.raises(GoldenError, match=r"too big: it has more than 30000 keys and values"):
         load(written(tmp_path, GOOD + "unknown: [" + "[]," * NODE_LIMIT + "]"))
