@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 from pathlib import Path
 
 import pytest
 
 from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
 from sidecar.errors import EngineError, GoldenError
-from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, record, save
+from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, save
 from tests.unit.golden_scene import prompts, scene
 
 
@@ -439,22 +438,18 @@ async def test_a_few_degenerate_answers_are_recorded_and_written_without_what_is
     assert load(tmp_path / "golden.yaml").files == golden.files
 
 
-async def test_log_probabilities_that_are_no_numbers_are_left_out_of_the_file(tmp_path: Path):
+async def test_an_answer_read_back_without_its_tokens_is_written_as_one_that_can_not_be_read_back(tmp_path: Path):
     async with scene() as here:
         complete = here.engine.complete
 
-        async def without_numbers(request: CompletionRequest) -> Completion:
+        async def without_its_tokens(request: CompletionRequest) -> Completion:
             got = await complete(request)
-            hidden = (math.nan,) * len(got.logprobs or ())
-            return dataclasses.replace(got, logprobs=hidden) if "number 0" in str(request.prompt) else got
+            return dataclasses.replace(got, prompt_logprobs=({},) * len(got.prompt_logprobs or ()))
 
-        here.engine.complete = without_numbers  # type: ignore[method-assign]
-        file = (
-            await record(here.engine, await here.facts(), prompts(8), salt="a", deadline_s=60, recorded_at="")
-        ).files[0]
-    save(GoldenSet(tmp_path, (file,)), tmp_path / "golden.yaml")
-    (first,) = (each for each in load(tmp_path).files[0].prompts if each.name == "p0")
-    assert (first.answer.odd, first.answer.logprobs) == ("a log-probability is not a number", ())
+        here.engine.complete = without_its_tokens  # type: ignore[method-assign]
+        golden = await here.record()
+    save(golden, tmp_path / "golden.yaml")
+    assert {each.answer.scored for each in load(tmp_path / "golden.yaml").files[0].prompts} == {()}
 
 
 async def test_fewer_than_half_of_the_recorded_prompts_prove_nothing():
