@@ -252,11 +252,14 @@ class Metrics(Numbers):
         self._add("gpu_reading_troubles_total", 1, kind)
 
     def gpu(self, snapshot: Mapping[str, Any] | None) -> None:
-        """Take what `GpuSnapshot.to_json` gives; None when NVML is away. Fields that are None are left
-        out.
+        """Take what `GpuSnapshot.to_json` gives; None when NVML is away, or `unavailable` in it with GPUs that are known lost.
+
+        Fields that are None are left out.
         """
-        self._source("gpu", bool(mapping(snapshot).get("gpus")))
-        self._set("gpu_up", float(snapshot is not None))
+        found = mapping(snapshot)
+        up = snapshot is not None and "unavailable" not in found
+        self._source("gpu", up and bool(found.get("gpus")))
+        self._set("gpu_up", float(up))
         for name, series in gpu_series(snapshot).items():
             self._replace(name, series)
 

@@ -238,6 +238,13 @@ def test_a_lost_gpu_has_no_series_but_that_it_is_lost(metrics: Metrics) -> None:
     assert of(metrics, "gpu_lost", gpu="1", uuid=full_gpu(1).uuid or "") == 0
 
 
+def test_a_gpu_that_is_known_lost_stays_lost_while_nvml_is_away(metrics: Metrics) -> None:
+    lost = dataclasses.replace(full_gpu(0), lost=True)
+    metrics.gpu({"unavailable": "NVML does not answer.", "kind": "no_answer", "gpus": [lost.to_json()]})
+    assert of(metrics, "gpu_lost", gpu="0", uuid=lost.uuid or "") == 1
+    assert (of(metrics, "gpu_up"), of(metrics, "source_missing", source="gpu")) == (0, 1)
+
+
 def test_memory_that_is_the_machines_is_labelled_so(metrics: Metrics) -> None:
     gpu = dataclasses.replace(full_gpu(0), memory="unified", memory_used_bytes=5, memory_reserved_bytes=None)
     metrics.gpu(GpuSnapshot("570", "12.8", (gpu,), (), 1).to_json())
