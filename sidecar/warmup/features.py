@@ -22,6 +22,7 @@ SamplingFeature = Literal[
     "stop",
     "n",
     "bad_words",
+    "combined",
 ]
 FEATURES: tuple[SamplingFeature, ...] = get_args(SamplingFeature)
 
@@ -46,6 +47,8 @@ _FIELDS: Mapping[SamplingFeature, Mapping[str, Any]] = {
     "stop": {"temperature": 1.0, "stop": ["\n\n\n\n"], "ignore_eos": False},
     "n": {"temperature": 1.0, "n": 2},
     "bad_words": {"temperature": 1.0, "bad_words": ["warmup"]},
+    # A seed makes the engine filter by itself instead of in one fused kernel (vllm/v1/sample/ops/topk_topp_sampler.py).
+    "combined": {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "seed": 7},
 }
 
 
