@@ -94,7 +94,7 @@ ENGINE = Declaration(
         "sampling": Claim("real"),
         "structured": Claim("real"),
         "logprobs": Claim("real"),
-        "metrics": Claim("real"),
+        "metrics": Claim("real", "V0 engines (0.6 to 0.8) show no prefix-cache hits, only their rate"),
         "stalls": Claim("scripted"),
         "asleep": Claim("scripted"),
         "prefill role": Claim("scripted", "with NIXL, Mooncake or LMCache; else health only, flagged as unwarmed"),
