@@ -90,6 +90,12 @@ class Account:
         pod = self._claims().get("pod")
         return (str(pod.get("name") or "") if isinstance(pod, Mapping) else "") or self.hostname
 
+    @property
+    def uid(self) -> str:
+        """Give the uid of the pod that the token is bound to; empty for a token of another kind."""
+        pod = self._claims().get("pod")
+        return str(pod.get("uid") or "") if isinstance(pod, Mapping) else ""
+
     def _claims(self) -> Mapping[str, Any]:
         """Read what a bound token says of its pod (Kubernetes documentation, "Bound service account tokens")."""
         with suppress(NotInKubernetes, ValueError, IndexError):

@@ -221,7 +221,8 @@ class GateWriter:
         try:
             pod = await self._pod.read()
         except KubernetesForbidden:
-            # Patching alone is enough for the gate; only another pod of the same name is not noticed then.
+            # Patching alone is enough for the gate; which pod it is for, the token says.
+            self._pod.uid = self._pod.bound
             return False
         found = condition.read(pod)
         if found.get("status") == truth.status and found.get("lastTransitionTime"):

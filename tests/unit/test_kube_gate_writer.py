@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -313,3 +315,31 @@ async def test_the_last_word_is_written_and_never_waited_for_long(scene: Scene):
     began = asyncio.get_running_loop().time()
     await scene.writer.last_word(0.7)
     assert asyncio.get_running_loop().time() - began < 0.8
+
+
+def bind(tmp_path: Path, uid: str) -> None:
+    """Give the pod a token that is bound to a pod of this uid."""
+    claims = {"kubernetes.io": {"namespace": "default", "pod": {"name": "vllm-0", "uid": uid}}}
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    (tmp_path / "token").write_text(f"e30.{payload}.c2ln")
+
+
+async def test_the_successor_of_a_pod_by_the_same_name_is_never_written_to(scene: Scene, tmp_path: Path):
+    bind(tmp_path, "uid-0")
+    scene.run()
+    scene.writer.tell(WARM)
+    await asyncio.sleep(300)
+    assert scene.writes() == []
+    assert any("another one by now" in sentence for sentence, _ in scene.told.troubles)
+
+
+async def test_without_the_right_to_read_pods_the_tokens_uid_keeps_others_from_being_written_to(
+    scene: Scene, tmp_path: Path
+):
+    bind(tmp_path, "uid-1")
+    scene.api.errors = [KubernetesForbidden("may not get pods")]
+    scene.run()
+    await asyncio.sleep(1)
+    bodies = [body for _, name, body in scene.api.calls if name == "patch condition"]
+    assert bodies
+    assert all(body["metadata"] == {"uid": "uid-1"} for body in bodies)
