@@ -175,7 +175,7 @@ class _Start:
                 "status": status,
                 "engine_starts": self._pod.starts,
             }
-            if phase in ("ready", "suspended"):
+            if phase == "ready" or (phase == "suspended" and "Held by policy" in status["reason"]):
                 break
             time.sleep(LOOK_S)
         return found
