@@ -233,7 +233,7 @@ def _observed_working(s: Snapshot, event: e.EngineObserved, policy: Policy) -> R
     if event.state in GONE:
         return _lost(s, event, e.Cancel())
     if event.state == "asleep":
-        return s.cleared(Phase.SUSPENDED, suspension=Suspension.ASLEEP), (e.Cancel(),)
+        return s.cleared(Phase.SUSPENDED, suspension=Suspension.ASLEEP, broken=0), (e.Cancel(),)
     if event.state == "up" and event.identity and s.identity and event.identity != s.identity:
         return _warm(s, event.identity, e.Cancel())
     if event.state == "up" and event.identity and not s.identity:
@@ -261,7 +261,7 @@ def _observed_suspended(s: Snapshot, event: e.EngineObserved, policy: Policy) ->
     if event.state == "up" and (woke or other):
         return _warm(s, event.identity, e.Cancel())
     if event.state == "asleep" and s.suspension is not Suspension.ASLEEP:
-        return s.cleared(Phase.SUSPENDED, suspension=Suspension.ASLEEP), (e.Cancel(),)
+        return s.cleared(Phase.SUSPENDED, suspension=Suspension.ASLEEP, broken=0), (e.Cancel(),)
     return s, ()
 
 

@@ -288,6 +288,15 @@ def test_an_engine_that_gives_no_answer_again_and_again_goes_through_the_policie
     assert [type(each) for each in commands] == [lc.RetryLater]
 
 
+def test_checks_without_an_answer_from_an_engine_that_went_to_sleep_are_not_held_against_it() -> None:
+    snapshot, _ = _verifying(_new(), restore="hit", generation="g")
+    for _ in range(4):
+        snapshot, commands = _checked(snapshot, "failed")
+        assert [type(each) for each in commands] == [lc.RetryLater]
+        snapshot, _ = _run(snapshot, lc.EngineObserved("asleep", "ea"), lc.EngineObserved("up", "ea"))
+        snapshot, _ = _run(snapshot, lc.WarmEnded(snapshot.work, "converged"))
+
+
 def test_kernels_of_an_engine_with_bad_output_are_not_published() -> None:
     serve = Policy(on_golden_failed=("serve",))
     for outcome, published in (("wrong", False), ("degenerate", False), ("unchecked", True), ("passed", True)):
