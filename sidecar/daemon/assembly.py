@@ -63,6 +63,8 @@ def _writable(path: Path) -> bool:
 
 def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, problems: int) -> Pod:
     """Make the pod's shared parts; `problems` counts settings that could not be used. Takes no directory yet."""
+    place = group.group_of(settings, os.environ)
+    settings, alone = group.without_changes(place, settings)
     key = KeyReader(settings.api_key_file)
     caches = CacheClient(clock=time.monotonic)
     pod = Pod(
@@ -83,7 +85,8 @@ def make_pod(settings: Settings, mode: Mode, board: Board, metrics: Metrics, pro
         problems=problems,
     )
     key.degrade, key.mended = pod.degrade, pod.mended
-    place = group.group_of(settings, os.environ)
+    if alone:
+        pod.degrade(alone)
     if place.worker:
         pod.engine = LeaderEngine(place.leader, time.monotonic, lambda: following.own_engine(pod))
         pod.follows = place.leader

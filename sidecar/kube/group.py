@@ -52,6 +52,16 @@ def deadlock(group: Group, settings: Settings) -> str:
     return never(group.size)
 
 
+def without_changes(group: Group, settings: Settings) -> tuple[Settings, str]:
+    """Take fallbacks away from a pod of a multi-pod engine, and say so: the other pods would run without the change."""
+    if group.size < 2 or not settings.fallback_changes:
+        return settings, ""
+    return settings.model_copy(update={"fallbacks": ""}), (
+        f"WARMUP_FALLBACKS is not used: this pod is one of the {group.size} of one engine, and the others would run with the "
+        "command as it was. Change the command of all of them where they are defined."
+    )
+
+
 def never(size: int) -> str:
     """Say why a group of this size whose startupPolicy is LeaderReady never starts."""
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.config import Settings
-from sidecar.kube.group import Group, deadlock, group_of
+from sidecar.kube.group import Group, deadlock, group_of, without_changes
 
 LWS = {"LWS_LEADER_ADDRESS": "vllm-0.vllm.serving", "LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2"}
 
@@ -44,3 +44,11 @@ def test_workers_that_are_made_when_the_leader_is_ready_are_never_made():
     assert "Neither ever is" in deadlock(group, Settings(group_startup="LeaderReady"))
     assert deadlock(group, Settings()) == ""
     assert deadlock(Group(), Settings(group_startup="LeaderReady")) == ""
+
+
+def test_a_pod_of_several_has_no_fallback_of_its_own_and_says_so():
+    given = Settings(fallbacks="--kv-cache-dtype auto", on_golden_failed="fallback,hold")
+    for size, used in ((1, True), (2, False)):
+        settings, sentence = without_changes(Group("", 0, size), given)
+        assert bool(settings.fallback_changes) is used
+        assert ("one of the 2 of one engine" in sentence) is not used
