@@ -16,7 +16,7 @@ from sidecar.metrics.engine_table import BUCKETS_KEPT, ENGINE_COUNTERS, ENGINE_G
 from sidecar.metrics.numbers import number
 
 Labels = tuple[str, ...]
-#: One reading can be overtaken by a later one; so many in a row can't.
+#: One reading can be overtaken by a later one; so many different ones in a row can't.
 _READINGS_OF_ANOTHER = 3
 
 
@@ -40,14 +40,15 @@ class _Split:
     less: int = 0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ENGINE_PHASES, 0.0))
 
-    def take(self, value: float, phase: str, after_a_gap: bool) -> None:
+    def take(self, value: float, phase: str, borne: int) -> None:
         """Add what came since the last reading. One that is older than the last, and so less, adds nothing.
 
-        Less again and again, or after a gap, is a process that began anew, and shows nothing that tells it from the one
-        before.
+        `borne` times less, in a row, is a process that began anew and shows nothing that tells it from the one before; 0: it
+        would show that.
         """
-        self.less = self.less + 1 if value < self.last else 0
-        if self.less >= (1 if after_a_gap else _READINGS_OF_ANOTHER):
+        if borne:
+            self.less = self.less + 1 if value < self.last else 0
+        if borne and self.less >= borne:
             self.parts = dict.fromkeys(ENGINE_PHASES, 0.0)
             self.last, self.less = 0.0, 0
         grown = max(0.0, value - self.last)
@@ -61,6 +62,8 @@ class EngineSeries:
     def __init__(self) -> None:
         self._identity: object = None
         self._gap = False
+        self._seen: Mapping[str, Any] | None = None
+        self._borne = 0
         self._splits: dict[tuple[str, float | None], _Split] = {}
         self.gauges: dict[str, dict[Labels, float]] = {}
         self.counters: dict[str, dict[Labels, float]] = {}
@@ -73,9 +76,20 @@ class EngineSeries:
         They come back with the next reading of the same process, split as they were.
         """
         found = stats or {}
+        if stats is not None and stats == self._seen:
+            # The same reading is told every second until there is a new one; a later one may have come by another way.
+            self._show(found, phase, 0)
+            return
+        self._seen = stats
         identity = found.get("identity") or "unnamed"
         if stats is not None and identity != self._identity:
             self._identity, self._splits = identity, {}
+        unnamed = identity == "unnamed"
+        self._show(found, phase, (1 if self._gap else _READINGS_OF_ANOTHER) if unnamed else 0)
+        self._gap = stats is None
+
+    def _show(self, found: Mapping[str, Any], phase: str, borne: int) -> None:
+        self._borne = borne
         self.gauges = {
             metric: {} if (value := number(found.get(name))) is None or not _possible(metric, value) else {(phase,): value}
             for name, metric in ENGINE_GAUGES.items()
@@ -86,7 +100,6 @@ class EngineSeries:
         self.histograms = {
             metric: self._histogram(name, found.get(name), phase) for name, metric in ENGINE_HISTOGRAMS.items()
         }
-        self._gap = stats is None
 
     def disown(self) -> None:
         """Count nothing that the engine shows so far for any phase: another daemon saw that, and knew whose it was."""
@@ -114,7 +127,7 @@ class EngineSeries:
 
     def _grow(self, name: str, bound: float | None, value: float, phase: str) -> dict[str, float]:
         split = self._splits.setdefault((name, bound), _Split())
-        split.take(value, phase, self._gap)
+        split.take(value, phase, self._borne)
         return split.parts
 
 

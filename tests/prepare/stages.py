@@ -109,7 +109,7 @@ def _pytest(
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="warmup-sidecar-tests-") as folder:
             report = Path(folder, "report.xml")
-            command = [sys.executable, "-m", "pytest", "-q", "-m", marked, f"--junitxml={report}", *more]
+            command = [sys.executable, "-m", "pytest", "-q", "--durations=12", "-m", marked, f"--junitxml={report}", *more]
             command += [f"tests/{name}" for name in folders]
             code = run(command, folder=ROOT, deadline_s=deadline_s, environment=_environment(), output=output)
             seconds = time.monotonic() - started
@@ -130,11 +130,13 @@ STAGES = (
     Stage("layers", "import-linter", True, _check("layers", "lint-imports", "--no-logo")),
     Stage("docs", "generated tables are up to date", True, _check("docs", "warmup-sidecar", "docs", "--check")),
     Stage("tests", "units and contracts", True, _pytest("tests", "not engine", 3000, FOLDERS[:2])),
+    # They wait more than they compute.
+    Stage("pods", "Kubernetes", True, _pytest("pods", "not engine", 3000, ["kubernetes"]), beside=True),
     Stage(
         "faults",
-        "faults, Kubernetes, and all else that needs no engine",
+        "faults, and all else that needs no engine",
         True,
-        _pytest("faults", "not engine", 3000, FOLDERS[2:]),
+        _pytest("faults", "not engine", 3000, ["faults", "integration"]),
         beside=True,
     ),
     Stage(

@@ -141,6 +141,21 @@ def test_a_process_that_began_anew_without_a_name_is_noticed_by_counters_that_st
         assert both(metrics, "engine_prompt_tokens_total") == (shown, 0.0)
 
 
+@pytest.mark.parametrize("identity", ["1", None])
+def test_an_older_reading_that_is_told_again_and_again_is_no_other_process(
+    metrics: Metrics, identity: str | None
+) -> None:
+    older = {**full_stats(), "identity": identity, "prompt_tokens_total": 90.0}
+    metrics.engine_stats(older)
+    metrics.baseline({**older, "prompt_tokens_total": 100.0}, 5.0)
+    ready(metrics)
+    for _ in range(5):
+        metrics.engine_stats(dict(older))
+    assert both(metrics, "engine_prompt_tokens_total") == (100.0, 0.0)
+    metrics.engine_stats({**older, "prompt_tokens_total": 140.0})
+    assert both(metrics, "engine_prompt_tokens_total") == (100.0, 40.0)
+
+
 @pytest.mark.parametrize(("field", "value"), [("kv_cache_usage", 55.0), ("kv_cache_usage", -0.1), ("running", -5.0)])
 def test_a_load_that_no_engine_can_have_is_left_out(metrics: Metrics, field: str, value: float) -> None:
     metrics.engine_stats({**full_stats(), field: value})
