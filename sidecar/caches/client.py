@@ -124,23 +124,23 @@ class CacheClient:
 
     async def record(self, request: RecordRequest, deadline_s: float) -> str:
         """Write one record into the store in a child process; give the trouble as a sentence, or nothing."""
-        ending = await self._run({"task": "record", "request": request.to_json()}, deadline_s, ignore_progress)
-        if ending.timed_out:
-            return f"it did not answer within {deadline_s:g} s."
-        try:
-            return RecordResult.from_json(ending.result).trouble
-        except ValueError as error:
-            return _trouble("record", ending, error)
+        return await self._troubled("record", request, deadline_s, "it", "record")
 
     async def reach(self, request: ReachRequest, deadline_s: float) -> str:
         """Look in a child process whether the store can be read; give the trouble as a sentence, or nothing."""
-        ending = await self._run({"task": "reach", "request": request.to_json()}, deadline_s, ignore_progress)
+        return await self._troubled("reach", request, deadline_s, "The store", "look at the store")
+
+    async def _troubled(
+        self, task: str, request: RecordRequest | ReachRequest, deadline_s: float, store: str, what: str
+    ) -> str:
+        """Do a task whose result is a trouble or nothing; `store` and `what` are words of the sentences."""
+        ending = await self._run({"task": task, "request": request.to_json()}, deadline_s, ignore_progress)
         if ending.timed_out:
-            return f"The store did not answer within {deadline_s:g} s."
+            return f"{store} did not answer within {deadline_s:g} s."
         try:
             return RecordResult.from_json(ending.result).trouble
         except ValueError as error:
-            return _trouble("look at the store", ending, error)
+            return _trouble(what, ending, error)
 
     async def clean(self, request: CleanRequest, deadline_s: float) -> CleanResult:
         """Clean the store up in a child process at idle priority; never raises for what the child or the store does."""

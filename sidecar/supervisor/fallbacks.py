@@ -155,31 +155,28 @@ async def _remembered(pod: Pod) -> Chosen:
 
 def _possible(pod: Pod, number: int) -> int:
     """Give the first fallback from this one on that the launcher can apply to this command; 0: none."""
-    variants = _variants(pod.facts)
-    changes = _changes(pod)
-    while number and number <= len(changes):
-        found = variants.get(changes[number - 1].text)
-        if found is not None and isinstance(found.get("facts"), Mapping):
-            return number
-        _tell_impossible(pod, number, found)
-        number += 1
-    return 0
+    without = _problems(pod)
+    return next((each for each in range(number, len(_changes(pod)) + 1) if each not in without), 0) if number else 0
 
 
 def impossible(pod: Pod) -> frozenset[int]:
-    """Give the fallbacks that the launcher can't apply to the command at hand, and tell why."""
-    variants, found = _variants(pod.facts), set[int]()
-    for number, change in enumerate(_changes(pod), 1):
-        one = variants.get(change.text)
-        if one is None or not isinstance(one.get("facts"), Mapping):
-            found.add(number)
-            _tell_impossible(pod, number, one)
+    """Give the fallbacks that the launcher can't apply to the command at hand, and tell why, once for each start."""
+    found = _problems(pod)
+    for number, why in found.items():
+        pod.board.tell(f"Fallback {number}, `{_changes(pod)[number - 1].text}`, can't be applied: {why}.", "error")
     return frozenset(found)
 
 
-def _tell_impossible(pod: Pod, number: int, variant: Mapping[str, Any] | None) -> None:
-    why = variant.get("problem") if variant else "the launcher read other settings; it does at the engine's next start"
-    pod.board.tell(f"Fallback {number}, `{_changes(pod)[number - 1].text}`, can't be applied: {why}.", "error")
+def _problems(pod: Pod) -> dict[int, str]:
+    """Give why fallbacks can't be applied, by number."""
+    variants, found = _variants(pod.facts), dict[int, str]()
+    for number, change in enumerate(_changes(pod), 1):
+        one = variants.get(change.text)
+        if one is None:
+            found[number] = "the launcher read other settings; it does at the engine's next start"
+        elif not isinstance(one.get("facts"), Mapping):
+            found[number] = str(one.get("problem"))
+    return found
 
 
 def _variants(facts: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.bench.bench_exporter import compare, figures
 from tests.bench.figures import machine
-from tests.bench.gpu_pod import Pod
+from tests.bench.gpu_pod import Pod, environment_of
 from tests.bench.gpu_traffic import Traffic
 
 PUBLISH_ENDED = ("published", "nothing_new", "read_only", "failed", "disabled")
@@ -103,16 +103,12 @@ class Start:
             self._pod.end()
 
     def _environment(self) -> dict[str, str]:
-        work = self._work
-        path = os.environ.get("PYTHONPATH", "")
-        return os.environ | {
-            "PYTHONPATH": f"{self._given.code}:{path}" if self._given.code else f"{Path.cwd()}:{path}",
-            "HOME": str(work / "home"), "TMPDIR": str(work / "tmp"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-            "WARMUP_LIVE_CACHE": str(work / "live"), "WARMUP_STORE": "" if self.name.endswith("half") else str(work / "store"),
-            "WARMUP_CONTROL_DIR": str(work / "control"), "WARMUP_LISTEN": f"127.0.0.1:{self._given.port}",
-            "WARMUP_ENGINE_URL": self._given.engine_url, "WARMUP_LOG_FORMAT": "text", "WARMUP_DRAIN_S": "1",
-            "WARMUP_SETTLE_S": "1",
-        }  # fmt: skip
+        found = environment_of(self._work, self._given.port, self._given.engine_url)
+        if self._given.code:
+            found["PYTHONPATH"] = f"{self._given.code}:{os.environ.get('PYTHONPATH', '')}"
+        if self.name.endswith("half"):
+            found["WARMUP_STORE"] = ""
+        return found
 
     def _until_ready(self) -> bool:
         health = f"{self._given.engine_url}/health"

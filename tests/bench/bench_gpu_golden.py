@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.publish_messages import PublishRequest
 from tests.bench.bench_gpu import get
 from tests.bench.figures import machine
-from tests.bench.gpu_pod import Pod
+from tests.bench.gpu_pod import Pod, environment_of
 
 LOOK_S = 0.2
 COMMAND_S = 300.0
@@ -137,20 +136,10 @@ class _Start:
             (self._work / folder).mkdir(parents=True, exist_ok=True)
         log = self._work / f"{name}.log"
         log.unlink(missing_ok=True)
-        self._environment = self._base() | dict(settings)
+        found = environment_of(self._work, given.port, given.engine_url)
+        self._environment = found | {"WARMUP_WARM_BUDGET_S": str(given.warm_s), **settings}
         self._pod = Pod([*given.engine, *more], self._work / "control", self._environment, log)
         self._began = time.monotonic()
-
-    def _base(self) -> dict[str, str]:
-        work, given = self._work, self._given
-        return os.environ | {
-            "PYTHONPATH": f"{Path.cwd()}:{os.environ.get('PYTHONPATH', '')}",
-            "HOME": str(work / "home"), "TMPDIR": str(work / "tmp"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-            "WARMUP_LIVE_CACHE": str(work / "live"), "WARMUP_STORE": str(work / "store"),
-            "WARMUP_CONTROL_DIR": str(work / "control"), "WARMUP_LISTEN": f"127.0.0.1:{given.port}",
-            "WARMUP_ENGINE_URL": given.engine_url, "WARMUP_LOG_FORMAT": "text", "WARMUP_DRAIN_S": "1",
-            "WARMUP_SETTLE_S": "1", "WARMUP_WARM_BUDGET_S": str(given.warm_s),
-        }  # fmt: skip
 
     def __enter__(self) -> _Start:
         return self

@@ -20,6 +20,17 @@ LAUNCHER_S = 60.0
 END_S = 30.0
 
 
+def environment_of(work: Path, port: int, engine_url: str) -> dict[str, str]:
+    """Give the environment of both processes, with this checkout's code and folders of `work`, and no settings of the gate."""
+    return os.environ | {
+        "PYTHONPATH": f"{Path.cwd()}:{os.environ.get('PYTHONPATH', '')}",
+        "HOME": str(work / "home"), "TMPDIR": str(work / "tmp"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+        "WARMUP_LIVE_CACHE": str(work / "live"), "WARMUP_STORE": str(work / "store"),
+        "WARMUP_CONTROL_DIR": str(work / "control"), "WARMUP_LISTEN": f"127.0.0.1:{port}",
+        "WARMUP_ENGINE_URL": engine_url, "WARMUP_LOG_FORMAT": "text", "WARMUP_DRAIN_S": "1", "WARMUP_SETTLE_S": "1",
+    }  # fmt: skip
+
+
 class Pod:
     """Both processes write into one log; `tend` is to be called again and again, as a kubelet looks after its containers."""
 

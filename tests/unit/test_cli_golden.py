@@ -44,16 +44,20 @@ async def test_an_engine_is_recorded_checked_and_found_to_have_changed(tmp_path:
     assert "p0" in shown.out
 
 
+def shift(golden: Path, by: float) -> None:
+    """Make every recorded token more likely by so many nats."""
+    content = yaml.safe_load(golden.read_text())
+    for each in content["prompts"]:
+        each["answer"]["scored"] = " ".join(str(float(value) + by) for value in each["answer"]["scored"].split())
+    golden.write_text(yaml.safe_dump(content))
+
+
 async def test_a_closer_limit_for_drift_fails_a_pipeline(tmp_path: Path):
     golden = tmp_path / "golden.yaml"
     async with scene() as here:
         url = ("--url", here.fake.url)
         await sidecar("golden", "record", *url, "--out", str(golden), "--prompts", str(prompt_file(tmp_path)))
-        content = yaml.safe_load(golden.read_text())
-        for each in content["prompts"]:
-            shifted = [float(value) - 0.02 for value in each["answer"]["scored"].split()]
-            each["answer"]["scored"] = " ".join(map(str, shifted))
-        golden.write_text(yaml.safe_dump(content))
+        shift(golden, -0.02)
         usual = await sidecar("golden", "check", *url, "--golden", str(golden))
         strict = await sidecar("golden", "check", *url, "--golden", str(golden), "--fail-drift", "1", "--json", "-")
     assert usual.code == 0, usual.out
@@ -125,10 +129,7 @@ async def test_allowed_drift_of_a_pipeline_covers_text_that_became_less_likely_b
     async with scene() as here:
         url = ("--url", here.fake.url)
         await sidecar("golden", "record", *url, "--out", str(golden), "--prompts", str(prompt_file(tmp_path)))
-        content = yaml.safe_load(golden.read_text())
-        for each in content["prompts"]:
-            each["answer"]["scored"] = " ".join(str(float(value) + 0.1) for value in each["answer"]["scored"].split())
-        golden.write_text(yaml.safe_dump(content))
+        shift(golden, 0.1)
         usual = await sidecar("golden", "check", *url, "--golden", str(golden))
         close = await sidecar("golden", "check", *url, "--golden", str(golden), "--fail-drift", "9")
         allowed = await sidecar("golden", "check", *url, "--golden", str(golden), "--fail-drift", "11")

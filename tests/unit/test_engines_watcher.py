@@ -321,7 +321,7 @@ async def test_an_engine_whose_requests_make_progress_is_never_stalled_however_l
         assert watch.last.stats is not None
         # Then it hangs: the counters stand still.
         await asyncio.sleep(60)
-        assert watch.last.state == ("stalled" if takes > 100 else watch.last.state)
+        assert "stalled" in watch.states()
 
 
 async def test_an_idle_engine_whose_health_check_hangs_is_stalled_although_its_metrics_answer():
