@@ -60,41 +60,51 @@ def export(store: Store, places: Sequence[Place], target: BinaryIO, on_progress:
     Every byte is checked while it is copied. `on_progress` is given bytes written and bytes in all. Raises StoreDamaged for
     what is not what its manifest says; the file is of no use then.
     """
-    found = {place: _manifest(store, place) for place in places}
+    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        return export_into(tar, store, places, on_progress)
+
+
+def export_into(
+    tar: tarfile.TarFile, store: Store, places: Sequence[Place], on_progress: OnProgress, prefix: str = ""
+) -> int:
+    """Do what `export` does with a tar that holds more than that; `prefix` comes before each name."""
+    found = {place: read_manifest(store, place) for place in places}
     packs = {pack.digest: pack for manifest in found.values() for pack in manifest.packs}
     total, done = sum(pack.bytes for pack in packs.values()), 0
-    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        index = {
-            "format": FORMAT,
-            "made_by": f"warmup-sidecar {__version__}",
-            "generations": [list(place) for place in places],
-            "packs": [[pack.digest, pack.bytes] for pack in packs.values()],
-        }
-        _add(tar, INDEX, json.dumps(index, indent=1).encode())
-        for place in places:
-            _add_generation(tar, store, place)
-        for pack in packs.values():
-            with closing(store.open_pack(pack.digest)) as stream:
-                source = _Checked(stream, pack)
-                tar.addfile(_info(f"v1/packs/{pack.digest}.tar.zst", pack.bytes), cast("Any", source))
-                source.finish()
-            done += pack.bytes
-            on_progress(done, total)
+    index = {
+        "format": FORMAT,
+        "made_by": f"warmup-sidecar {__version__}",
+        "generations": [list(place) for place in places],
+        "packs": [[pack.digest, pack.bytes] for pack in packs.values()],
+    }
+    add(tar, prefix + INDEX, json.dumps(index, indent=1).encode())
+    for place in places:
+        _add_generation(tar, store, place, prefix)
+    for pack in packs.values():
+        with closing(store.open_pack(pack.digest)) as stream:
+            source = _Checked(stream, pack)
+            tar.addfile(info_of(f"{prefix}v1/packs/{pack.digest}.tar.zst", pack.bytes), cast("Any", source))
+            source.finish()
+        done += pack.bytes
+        on_progress(done, total)
     return total
 
 
-def bring(store: Store, source: BinaryIO, on_progress: OnProgress, *, boots: bool = True) -> list[Brought]:
+def bring(
+    store: Store, source: BinaryIO, on_progress: OnProgress, *, boots: bool = True, prefix: str = ""
+) -> list[Brought]:
     """Take what a file holds into a store; done twice it is done once, and cut short it leaves nothing that can be seen.
 
-    With `boots` it is as proven as it was where it came from. Raises StoreDamaged for a file that is not whole or not what it
-    says, Untrusted where signatures are looked at, and the store's errors.
+    With `boots` it is as proven as it was where it came from. `prefix` comes before each name of the export, which ends where
+    a name has none. Raises StoreDamaged for a file that is not whole or not what it says, Untrusted where signatures are
+    looked at, and the store's errors.
     """
     try:
         with (
             tarfile.open(fileobj=source, mode="r|") as tar,
             tempfile.TemporaryDirectory(prefix="warmup-import-") as spool,
         ):
-            return _Import(store, tar, spool, on_progress, boots).run()
+            return _Import(store, tar, spool, on_progress, boots, prefix).run()
     except tarfile.TarError as error:
         raise StoreDamaged(
             f"The file is no export, or is cut short ({error}); nothing of it can be seen in the store."
@@ -116,6 +126,7 @@ class _Import:
     spool: str
     on_progress: OnProgress
     boots: bool
+    prefix: str
     coming: dict[Place, _Coming] = field(default_factory=dict)
     facts: dict[tuple[KeyScope, str], dict[str, str]] = field(default_factory=dict)
     records: list[tuple[KeyScope, str, str, dict[str, Any]]] = field(default_factory=list)
@@ -125,7 +136,7 @@ class _Import:
     done: int = 0
 
     def run(self) -> list[Brought]:
-        members = iter(self.tar)
+        members = self._members()
         self._index(next(members, None))
         for member in members:
             self._take(member)
@@ -143,6 +154,13 @@ class _Import:
             if (scope, key, boot.partition(".")[0]) in self.coming:
                 self.store.record_boot(scope, key, boot, record)
         return found
+
+    def _members(self) -> Iterator[tarfile.TarInfo]:
+        for member in self.tar:
+            if not member.name.startswith(self.prefix):
+                return
+            member.name = member.name.removeprefix(self.prefix)
+            yield member
 
     def _index(self, member: tarfile.TarInfo | None) -> None:
         if member is None or member.name != INDEX:
@@ -310,41 +328,44 @@ def chosen(store: Store, prefixes: Sequence[str], every: bool) -> list[Place]:
     return sorted(places, key=lambda one: (SCOPES.index(one[0]), one[1:]))
 
 
-def _manifest(store: Store, place: Place) -> Manifest:
+def read_manifest(store: Store, place: Place) -> Manifest:
+    """Read the manifest of a generation. Raises StoreDamaged when there is none that can be used."""
     found = store.read_manifest(*place)
     if found is None:
         raise StoreDamaged(f"Generation {place[2]} has no manifest: its publisher died, or is at work.")
     return found
 
 
-def _add_generation(tar: tarfile.TarFile, store: Store, place: Place) -> None:
+def _add_generation(tar: tarfile.TarFile, store: Store, place: Place, prefix: str) -> None:
     scope, key, name = place
-    folder = f"v1/{scope}/{key}"
+    folder = f"{prefix}v1/{scope}/{key}"
     with suppress(StoreDamaged):
         if facts := store.read_note(scope, key, ("facts.json",)):
-            _add(tar, f"{folder}/facts.json", json.dumps(facts, indent=1, sort_keys=True).encode())
+            add(tar, f"{folder}/facts.json", json.dumps(facts, indent=1, sort_keys=True).encode())
     stream = store.open_manifest(*place)
     if stream is None:
         raise StoreDamaged(f"Generation {name} went away while it was read.")
     with stream:
         data = stream.read()
-    _add(tar, f"{folder}/generations/{name}/{MANIFEST}", data)
+    add(tar, f"{folder}/generations/{name}/{MANIFEST}", data)
     if (signature := store.signature(*place)) is not None:
-        _add(tar, f"{folder}/generations/{name}/{SIGNATURE}", signature)
+        add(tar, f"{folder}/generations/{name}/{SIGNATURE}", signature)
     for boot in store.notes(scope, key, ("boots",)):
         with suppress(StoreDamaged):
             if boot.startswith(f"{name}.") and (record := store.read_note(scope, key, ("boots", boot))):
-                _add(tar, f"{folder}/boots/{boot}", json.dumps(record).encode())
+                add(tar, f"{folder}/boots/{boot}", json.dumps(record).encode())
 
 
-def _info(name: str, size: int) -> tarfile.TarInfo:
+def info_of(name: str, size: int) -> tarfile.TarInfo:
+    """Describe a file that everybody may read; size in bytes."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o644
     return info
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    tar.addfile(_info(name, len(data)), io.BytesIO(data))
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a small file."""
+    tar.addfile(info_of(name, len(data)), io.BytesIO(data))
 
 
 def _json(data: bytes, name: str) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from sidecar.caches import unused
 from sidecar.caches.families import Family, is_kernel, is_left_out, stored_families
-from sidecar.caches.scan import Changes, Tree, compare, scan_live_cache
+from sidecar.caches.folder_tree import FolderTree
+from sidecar.caches.scan import Changes, Tree, changes_since
 
 #: Below this share of its kernels a restored family counts as not used: the engine looked elsewhere, or rebuilt.
 POOR = 0.5
@@ -66,7 +67,7 @@ class Effect:
 
 
 def measure(
-    live_cache: Path | str, laid: Mapping[str, Tree], restored: Iterable[str], facts: Mapping[str, Any] | None = None
+    live_cache: Path | str, laid: Mapping[str, FolderTree], restored: Iterable[str], facts: Mapping[str, Any] | None = None
 ) -> dict[str, Effect]:
     """Compare what lay in the live cache when the engine started (`laid`) with what lies there now.
 
@@ -75,14 +76,13 @@ def measure(
     the first read, mount(8). Raises OSError.
     """
     tells = records_reads(live_cache)
-    changes = compare(laid, scan_live_cache(live_cache))
     wanted = frozenset(restored)
     found: dict[str, Effect] = {}
     for family in stored_families():
-        before = laid.get(family.name, {})
+        before = laid.get(family.name, FolderTree({}))
         if family.name in wanted and not family.ours and any(map(_counts(family, before), before)):
             root = Path(live_cache, family.directory)
-            change = changes.get(family.name, Changes())
+            change = changes_since(family, before, root)
             effect = _effect(family, before, change, root, tells)
             if effect.ratio < POOR:
                 why = unused.reason(family, before, change, effect.read, root, facts or {})

@@ -263,7 +263,13 @@ FACTS: tuple[Fact, ...] = (
     Fact(
         "argv", "argv", EXACT, _argv, "Model, sizes, parallelism, quantisation: the shapes that were compiled.", SECRETS
     ),
-    Fact("config_file", "argv_files", EXACT, _argument_files, "Arguments that `--config` names a file for."),
+    Fact(
+        "config_file",
+        "argv_files",
+        EXACT,
+        _argument_files,
+        "Arguments that `--config` or `--extra_llm_api_options` names a file for.",
+    ),
     Fact("world", "world", EXACT, _world, "Each rank's artifacts are its own."),
     Fact("home", "home", EXACT, _one("home"), "vLLM 0.22 to 0.26 hash paths below it."),
     Fact("cpu_model", "cpu.model", NONE, _one("cpu", "model"), "Shown only: the flags decide."),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +42,29 @@ def scan_tree(root: Path | str) -> FolderTree:
     Files and folders that vanish meanwhile are passed over: compilers rename all the time. Raises OSError for
     anything else, such as a folder that can't be read.
     """
-    found: dict[str, PackedFolder] = {}
+    return FolderTree(dict(_folders(root)))
+
+
+def changes_since(family: Family, before: FolderTree, root: Path | str) -> Changes:
+    """Say what changed in a family's directory since an earlier scan, without keeping a second one. Raises OSError."""
+    new: dict[str, Entry] = {}
+    same: set[str] = set()
+    for prefix, folder in _folders(root):
+        if before.folders.get(prefix) == folder:
+            same.add(prefix)
+        else:
+            new.update(folder.items(prefix))
+    old = {path: entry for at, folder in before.folders.items() if at not in same for path, entry in folder.items(at)}
+    return _changes(family, old, new)
+
+
+def _folders(root: Path | str) -> Iterator[tuple[str, PackedFolder]]:
     pending = [("", os.fspath(root))]
     while pending:
-        prefix, folder = pending.pop()
+        prefix, path = pending.pop()
         files: list[tuple[str, Entry]] = []
         try:
-            with os.scandir(folder) as entries:
+            with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         pending.append((f"{prefix}{entry.name}/", entry.path))
@@ -56,8 +72,7 @@ def scan_tree(root: Path | str) -> FolderTree:
                         files.append((entry.name, seen))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        found[prefix] = PackedFolder.of(files)
-    return FolderTree(found)
+        yield prefix, PackedFolder.of(files)
 
 
 def entry_of(entry: os.DirEntry[str]) -> Entry | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from sidecar.commands.command_checks import engine_command
 from sidecar.commands.finding import Finding
 from sidecar.commands.key_checks import signatures
 from sidecar.commands.kubernetes_checks import kubernetes
@@ -40,6 +41,7 @@ def every_check(settings: Settings) -> Iterator[Finding]:
         _api_key,
         _listen,
         _engine,
+        engine_command,
         kubernetes,
     ):
         yield from check(settings)

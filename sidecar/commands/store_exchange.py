@@ -1,21 +1,26 @@
-"""`store export` and `store import`: generations carried from one store to another in a file.
+"""`store export` and `store import`: generations carried from one store to another in a file, or as an image.
 
-What such a file holds is known in `caches/archive_file.py`.
+What a file holds is known in `caches/archive_file.py`, what an image in `caches/kernel_image.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sidecar.commands.store_given import JSON, STORE, opened
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 from sidecar.files import temporary_name
+
+if TYPE_CHECKING:
+    from sidecar.caches.archive_file import Place
+    from sidecar.caches.store import Store
 
 _KEYS = click.option(
     "--key", "keys", multiple=True, metavar="KEY", help="Beginning of a key; may be repeated. Default: all keys."
@@ -26,22 +31,30 @@ _KEYS = click.option(
 @click.argument("file", type=click.Path(path_type=Path))
 @_KEYS
 @click.option("--every", is_flag=True, help="Every generation that can be restored, not only the one that would be.")
+@click.option("--oci", is_flag=True, help="Write an OCI image into a folder FILE: the kernels of one engine.")
+@click.option("--tag", default="latest", show_default=True, metavar="TAG", help="The image's tag; with --oci only.")
 @STORE
-def export(file: Path, keys: tuple[str, ...], every: bool, location: str) -> int:
+def export(file: Path, keys: tuple[str, ...], every: bool, oci: bool, tag: str, location: str) -> int:
     """Write generations into one FILE, with archives, signatures and facts, for a store that can't be reached from here.
 
-    It is a tar whose archives are checked while they are copied; unpacked into an empty directory it is a store.
+    It is a tar whose archives are checked while they are copied; unpacked into an empty directory it is a store. With --oci
+    it is a folder in the form of an OCI image layout, which `skopeo copy oci:FILE:TAG docker://…` brings to a registry.
 
     \b
     Examples:
       warmup-sidecar store export kernels.tar
       warmup-sidecar store export kernels.tar --key 60e1c2 --key 7f00aa
+      warmup-sidecar store export kernels-image --oci --key 60e1c2
     """
+    if oci and every:
+        raise UsageError("--every and --oci don't go together: an image holds the newest kernels of one engine.")
+    store = opened(location, "read-only", trusting=True)
+    if oci:
+        return _export_image(store, file, keys, tag)
     from sidecar.caches.archive_file import chosen
     from sidecar.caches.archive_file import export as write
     from sidecar.web import words
 
-    store = opened(location, "read-only", trusting=True)
     places = chosen(store, keys, every)
     temporary = temporary_name(file.absolute())
     try:
@@ -55,10 +68,30 @@ def export(file: Path, keys: tuple[str, ...], every: bool, location: str) -> int
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    for scope, key, name in places:
-        click.echo(f"{scope} {key[:12]}/{name}")
+    _list(places)
     click.echo(f"{len(places)} generations with {words.size(size)} of archives are in {file}.")
     return EXIT_OK
+
+
+def _export_image(store: Store, folder: Path, keys: tuple[str, ...], tag: str) -> int:
+    from sidecar.caches.kernel_image import chosen
+    from sidecar.caches.kernel_image import export as write
+    from sidecar.web import words
+
+    places = chosen(store, keys)
+    try:
+        with progress("writing archives") as advance:
+            digest, size = write(store, places, folder, tag, advance)
+    except OSError as error:
+        raise UsageError(f"{folder} can't be written ({error.strerror}).") from error
+    _list(places)
+    click.echo(f"The image {digest[:19]} with {words.size(size)} of kernels is in {folder}, tagged {tag}.")
+    return EXIT_OK
+
+
+def _list(places: Sequence[Place]) -> None:
+    for scope, key, name in places:
+        click.echo(f"{scope} {key[:12]}/{name}")
 
 
 @click.command("import")
@@ -71,6 +104,7 @@ def export(file: Path, keys: tuple[str, ...], every: bool, location: str) -> int
 def bring(file: Path, as_candidates: bool, location: str, as_json: bool) -> int:
     """Take what FILE holds into the store. Done twice it is done once; cut short, nothing of it can be seen.
 
+    FILE is what `store export` wrote, or a folder with an image of it, such as `skopeo copy docker://… oci:FILE` makes.
     Every byte is checked before anything is visible; with WARMUP_TRUSTED_KEYS_FILE set the signatures, too. Exit 3 when a
     generation of the same name and other contents is there: two stores that were filled on their own can't be joined so.
 
@@ -78,12 +112,16 @@ def bring(file: Path, as_candidates: bool, location: str, as_json: bool) -> int:
     Example:
       warmup-sidecar store import kernels.tar --store /mnt/store
     """
-    from sidecar.caches.archive_file import bring as take
+    from sidecar.caches import archive_file, kernel_image, oci_layout
 
     store = opened(location, "read-write", trusting=True)
     try:
-        with open(file, "rb") as source, progress("reading archives") as advance:
-            found = take(store, source, advance, boots=not as_candidates)
+        if oci_layout.is_layout(file):
+            with progress("reading archives") as advance:
+                found = kernel_image.bring(store, file, advance, boots=not as_candidates)
+        else:
+            with open(file, "rb") as source, progress("reading archives") as advance:
+                found = archive_file.bring(store, source, advance, boots=not as_candidates)
     except OSError as error:
         raise UsageError(f"{file} can't be read ({error.strerror}).") from error
     if as_json:

@@ -34,6 +34,11 @@ def number(text: str) -> int | None:
     return int(float(match[1]) * _FACTORS[match[2]]) if match else None
 
 
+def port(text: str) -> int | str | None:
+    """Read a port; what is no number, such as a variable that a shell puts in, stays a word: it is given and unknown."""
+    return int(text) if text.isascii() and text.isdigit() else _text(text)
+
+
 def _text(text: str) -> str | None:
     return text if text not in ("", "None", "none") else None
 
@@ -72,7 +77,8 @@ FLAGS: Mapping[str, Flag] = {
     "--model": Flag("root"),
     "--served-model-name": Flag("model", takes="first"),
     "--host": Flag("host"),
-    "--port": Flag("port", number),
+    "--port": Flag("port", port),
+    "--uds": Flag("uds"),
     "--max-model-len": Flag("max_model_len", number),
     "--max-num-seqs": Flag("max_num_seqs", number),
     "--max-num-batched-tokens": Flag("max_num_batched_tokens", number),
@@ -83,6 +89,7 @@ FLAGS: Mapping[str, Flag] = {
     "--calculate-kv-scales": Flag("calculate_kv_scales", takes="switch"),
     "--api-key": Flag("api_key", takes="secret"),
     "--ssl-keyfile": Flag("tls", lambda text: bool(text) or None),
+    "--ssl-certfile": Flag("tls", lambda text: bool(text) or None),
     "--enable-lora": Flag("enable_lora", takes="switch"),
     "--max-loras": Flag("max_loras", number),
     "--max-lora-rank": Flag("max_lora_rank", number),
@@ -145,6 +152,10 @@ def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict
     words = _unwrapped(list(argv))
     found = of_command(words)
     hints = (found or of_name(None)).hints(words, environment)
+    ports = sum(word.partition("=")[0] == "--port" for word in words)
+    if ports and (hints.get("port") is None or (ports > 1 and words != list(argv))):
+        # Its value is not known here, or a script starts several servers: it can't be told whose port is whose.
+        hints["port"] = Hint("unknown", "argv --port")
     return hints if found is None else {**hints, "engine": Hint(found.name, "argv of the engine")}
 
 
@@ -153,7 +164,7 @@ def vllm_hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
     words = list(words)
     found: dict[str, Hint] = {}
     position = positional(words, "serve")
-    if position is not None:
+    if position:
         found["root"] = Hint(position, "argv of the engine")
     found |= read_flags(words, FLAGS)
     if environment.get("VLLM_API_KEY"):
@@ -164,7 +175,7 @@ def vllm_hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str
     if environment.get(INVARIANT_VARIABLE):
         promised = environment[INVARIANT_VARIABLE].strip().lower() in ("1", "true")
         found.setdefault("batch_invariant", Hint(promised, f"environment {INVARIANT_VARIABLE}"))
-    return found | _ranks_here(found) | _skipped_warmups(found, environment) | _patience(found, environment)
+    return found | ranks_here(found) | _skipped_warmups(found, environment) | _patience(found, environment)
 
 
 def read_flags(words: list[str], flags: Mapping[str, Flag]) -> dict[str, Hint]:
@@ -218,7 +229,7 @@ def _patience(found: Mapping[str, Hint], environment: Mapping[str, str]) -> dict
     return {**told, "kv_release_s": released[0]} if released else told
 
 
-def _ranks_here(found: Mapping[str, Hint]) -> dict[str, Hint]:
+def ranks_here(found: Mapping[str, Hint]) -> dict[str, Hint]:
     """Give the data-parallel ranks this port routes to: one where an external balancer gives each a port of its own."""
     size, rank = found.get("data_parallel_size"), found.get("data_parallel_rank")
     external, hybrid = found.get("data_parallel_external_lb"), found.get("data_parallel_hybrid_lb")

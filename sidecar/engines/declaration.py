@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from sidecar.engines.protocol import EMPTY, Engine, EngineFacts, Hint, Hints
 
@@ -53,6 +53,18 @@ class Endpoint:
     path: str
     use: str
     key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listens:
+    """Where an engine answers unless its command says otherwise.
+
+    `port` 0: unknown; `host` empty: at all addresses. `tls` is the flag that switches TLS on; empty: none is known.
+    """
+
+    port: int = 8000
+    host: str = ""
+    tls: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,10 @@ class Declaration:
 
     `owners` are what /v1/models says of who owns a model; `command` matches the command line, words joined by blanks.
     `mark` is a path that answers 200 or 503 there and 404 elsewhere, asked where a key hides everything else.
-    `hints` reads facts from command line and environment. `families` are names of cache families that it alone writes.
+    `listens` is where it answers by default. `front`: it only hands requests on, so that a command which starts another engine,
+    too, is that engine's. `hints` reads facts from command line and environment.
+    `config` reads facts from the entries of the file that its command names, and with `config_counts` they count over the command.
+    `families` are names of cache families that it alone writes.
     `unwarmed` says in a sentence why nothing may be sent to an engine with such facts, empty where something may;
     `unchecked` why its output tells nothing there. `claims` has one entry for each of ABILITIES.
     """
@@ -120,5 +135,9 @@ class Declaration:
     claims: Mapping[str, Claim]
     families: tuple[str, ...] = ()
     mark: str = ""
+    listens: Listens = Listens()
+    front: bool = False
+    config: Callable[[Mapping[str, Any]], dict[str, Hint]] = lambda _: {}
+    config_counts: bool = False
     unwarmed: Callable[[EngineFacts], str] = lambda _: ""
     unchecked: Callable[[EngineFacts], str] = lambda _: ""

@@ -18,6 +18,8 @@ _NAMES = {
     "modelopt": "fp8",
     "modelopt_fp4": "nvfp4",
     "modelopt_mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
+    "fp8_block_scales": "fp8_block",
     "mxfp4": "mxfp4",
     "mxfp8": "mxfp8",
     "awq": "int4",

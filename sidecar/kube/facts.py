@@ -28,7 +28,8 @@ _DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor",
 class PodFacts:
     """What a Pod's spec says of its engine.
 
-    `digest` is empty for an image that is not pinned. `unknown` names variables whose value the spec does not hold;
+    `digest` is empty for an image that is not pinned. In `argv` what can't be told is left empty.
+    `unknown` names variables whose value the spec does not hold;
     `open_ended` says why there may be more of them, or arguments that can't be told; empty: it is all there.
     `gpus` is the number that the container is limited to.
     """
@@ -59,16 +60,16 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts | None:
     image = str(engine.get("image") or "")
     digest = _DIGEST.search(image)
     environment, unknown = _environment(engine)
-    argv = [_expanded(word, environment) for word in words(engine)]
+    expanded = [(word, _expanded(word, environment)) for word in words(engine)]
     open_ended = ""
     if engine.get("envFrom"):
         open_ended = "its envFrom takes variables from elsewhere"
-    elif any(word is None for word in argv):
+    elif any(known is None for _, known in expanded):
         open_ended = "its arguments refer to variables whose values are not in the spec"
     return PodFacts(
         image=image,
         digest=digest[1] if digest else "",
-        argv=tuple(word for word in argv if word is not None),
+        argv=tuple(_blanked(word, environment) if known is None else known for word, known in expanded),
         environment=environment,
         unknown=tuple(unknown),
         open_ended=open_ended,
@@ -125,6 +126,11 @@ def _environment(container: Container) -> tuple[dict[str, str], list[str]]:
         else:
             known[name] = value
     return known, [name for name in dict.fromkeys(unknown) if name not in known]
+
+
+def _blanked(text: str, known: Mapping[str, str]) -> str:
+    """Put known variables into a text and nothing in place of others, so that a flag is seen although its value is not."""
+    return _REFERENCE.sub(lambda found: known.get(found[1], "") if found[1] else "$(", text)
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str | None:

@@ -6,13 +6,25 @@ Nothing is changed here, and nothing is asked: the Pod object comes in.
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sidecar.config import Settings
 from sidecar.kube.condition import CONDITION, gates_of, read
-from sidecar.kube.pod_object import Containers, find, loopback, mapping, probe_budget_s, status_of, unanswered
+from sidecar.kube.pod_object import (
+    Containers,
+    everyone,
+    find,
+    loopback,
+    mapping,
+    port,
+    probe_budget_s,
+    router,
+    status_of,
+    unanswered,
+)
 
 Level = Literal["note", "problem"]
 
@@ -136,8 +148,26 @@ def _address(pod: Mapping[str, Any], found: Containers, _settings: Settings, _ve
         )
 
 
+def _routed(pod: Mapping[str, Any], found: Containers, settings: Settings, _version: str) -> Iterator[Concern]:
+    url = urllib.parse.urlsplit(settings.engine_url)
+    asked = url.port or (443 if url.scheme == "https" else 80)
+    if url.hostname not in ("127.0.0.1", "::1", "localhost"):
+        return
+    for each in everyone(pod):
+        if each is found.engine or not (title := router(each)) or port(each) != asked:
+            continue
+        own = port(found.engine) if found.engine is not None else None
+        right = f"{url.scheme}://{url.netloc.removesuffix(f':{url.port}')}:{own}" if own and own != asked else ""
+        yield Concern(
+            "problem",
+            f"WARMUP_ENGINE_URL is {settings.engine_url}, and port {asked} is that of container {each.get('name')}, which is "
+            f"{title}: what is sent there may be worked on by an engine of another pod. Set WARMUP_ENGINE_URL"
+            f"{f'={right}' if right else ' to the own port of the engine in this pod'}.",
+        )
+
+
 Check = Callable[[Mapping[str, Any], Containers, Settings, str], Iterator[Concern]]
-_CHECKS: tuple[Check, ...] = (_gate, _kind, _restart_policy, _ignored, _budgets, _address)
+_CHECKS: tuple[Check, ...] = (_gate, _kind, _restart_policy, _ignored, _budgets, _address, _routed)
 
 
 def _number(version: str) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.config.names import LAUNCHER_PREFIX, PREFIX
+from sidecar.config.routers import router_of
 
 #: Paths by which our container is known among the others, whatever it is called; see `web/app.py`.
 PROBES = ("/startupz", "/readyz", "/livez")
@@ -19,6 +20,7 @@ LAUNCHER = "launcher.py"
 GPU = "nvidia.com/gpu"
 PROBE_FIELDS = ("startupProbe", "readinessProbe", "livenessProbe")
 _HOST = re.compile(r"--host(?:=|\s+)[\"']?([^\s\"';|&]+)")
+_PORT = re.compile(r"--port(?:=|\s+)[\"']?(\d{1,5})\b")
 _LOOPBACK = re.compile(r"^(127(\.\d+){3}|localhost|\[?::1\]?)$")
 
 Container = Mapping[str, Any]
@@ -44,7 +46,7 @@ def find(pod: Mapping[str, Any]) -> Containers:
     sidecar = next((each for each in (*first, *then) if _has_our_probes(each)), None)
     # One that only lays the launcher down has our settings, too, and is over when the daemon beside the engine runs.
     sidecar = sidecar or next((each for each in (*then, *first) if _has_our_settings(each)), None)
-    others = [each for each in then if each is not sidecar]
+    others = [each for each in then if each is not sidecar and not router(each)]
     engine = next((each for each in others if any(LAUNCHER in word for word in words(each))), None)
     engine = engine or next((each for each in others if gpus(each)), None)
     engine = engine or (others[0] if len(others) == 1 else None)
@@ -61,6 +63,27 @@ def words(container: Container) -> tuple[str, ...]:
         given = container.get(key)
         found += map(str, given) if isinstance(given, list) else ()
     return tuple(found)
+
+
+def router(container: Container) -> str:
+    """Name the router or proxy that a container is; empty for anything else, and for one with our launcher or with GPUs."""
+    if any(LAUNCHER in word for word in words(container)) or gpus(container):
+        return ""
+    return router_of(" ".join(words(container)), str(container.get("image") or ""))
+
+
+def port(container: Container) -> int | None:
+    """Give the port a container listens on: the last that `--port` names, else the first that is declared."""
+    told = _PORT.findall(" ".join(words(container)))
+    declared = [each.get("containerPort") for each in _listed(container, "ports")]
+    return int(told[-1]) if told else next((each for each in declared if isinstance(each, int)), None)
+
+
+def everyone(pod: Mapping[str, Any]) -> Iterator[Container]:
+    """Give all containers of a pod, those of init first."""
+    spec = mapping(pod.get("spec"))
+    yield from _listed(spec, "initContainers")
+    yield from _listed(spec, "containers")
 
 
 def loopback(container: Container) -> str:

@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 from sidecar.launcher.change import Unchangeable, changed_command, changed_environment
+from sidecar.launcher.config_file import digests, shown
 from sidecar.launcher.preflight import written_places
 from sidecar.launcher.privacy import shown_value, without_secrets
 from sidecar.launcher.script import engine_words
@@ -173,19 +174,6 @@ def world(argv: list[str], environment: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def argument_files(argv: list[str]) -> dict[str, str]:
-    """Give digests of the files that hold further arguments (`--config`), which may change under the same name."""
-    found: dict[str, str] = {}
-    words = engine_words(argv)
-    for index, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        path = value if equals else "".join(words[index + 1 : index + 2])
-        if flag == "--config" and path:
-            with contextlib.suppress(OSError), open(path, "rb") as stream:
-                found[flag] = hashlib.sha256(stream.read(1 << 20)).hexdigest()[:16]
-    return found
-
-
 def toolchain(environment: dict[str, str]) -> tuple[str | None, str | None]:
     """Find nvcc and the C++ compiler as torch does: by CUDA_HOME and CXX, by PATH, in /usr/local/cuda."""
     path = environment.get("PATH")
@@ -242,7 +230,8 @@ def command_facts(argv: list[str], environment: dict[str, str], caches: dict[str
         "overrides": {name: environment[name] for name in overridden(environment, caches)},
         "world": world(argv, environment),
         "kv_transfer": kv_transfer(engine_words(argv)),
-        "argv_files": argument_files(argv),
+        "argv_files": digests(argv),
+        "argv_file": shown(argv),
     }
 
 

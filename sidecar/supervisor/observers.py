@@ -18,7 +18,7 @@ from sidecar.handshake import AttemptState, ControlDirectory, Exited, classify_e
 from sidecar.kube.events import ENGINE_ENDED
 from sidecar.lifecycle import Event, Mode
 from sidecar.logs import get_logger
-from sidecar.supervisor import fallbacks, restoring
+from sidecar.supervisor import addressing, fallbacks, restoring
 from sidecar.supervisor.pod import OUTSIDE, Pod
 
 #: An engine that answers without a launcher is believed after so many equal reports: one that is just ending is not.
@@ -147,6 +147,7 @@ class AttemptObserver:
             self._pod.board.tell(current.problem, "error")
         if current.started is not None and self._once("started"):
             self._pod.engine_pid = current.started.pid
+            addressing.compare(self._pod)
             restoring.mark(self._pod, current.attempt)
             if self._pod.restored is not None and self._pod.restored_attempt == current.attempt:
                 self._looking = asyncio.create_task(self._pod.look_at_what_was_laid(), name="look at what was laid")

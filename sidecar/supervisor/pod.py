@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidecar.caches import effectiveness, families, scan
 from sidecar.caches.client import CacheClient, RestoreResult
+from sidecar.caches.folder_tree import FolderTree
 from sidecar.caches.live_cache import LiveCacheLock
-from sidecar.caches.scan import Tree
 from sidecar.config import Settings
 from sidecar.engines.outside import Place
 from sidecar.engines.protocol import Engine, EngineFacts, Hint
@@ -61,7 +62,7 @@ class Pod:
     with nothing sent to the engine, and `arguments_known` that without a launcher the engine's arguments are facts all the same.
     `fallback_text` is the fallback with which `fallback_attempt` runs, `fallback` its number among the configured ones, and
     `original_facts` are those of the command as it was asked for.
-    `learnt` is what the engine last said of itself.
+    `learnt` is what the engine last said of itself, `disagreements` what is told of its command against WARMUP_ENGINE_URL.
     `on_step` hears of every step, `announce` of what is worth a Kubernetes Event, and `veto` says why nothing may be
     published, or nothing.
     """
@@ -90,6 +91,7 @@ class Pod:
     restored: RestoreResult | None = None
     restored_attempt: str = ""
     learnt: EngineFacts | None = None
+    disagreements: tuple[str, ...] = ()
     original_facts: Mapping[str, Any] = field(default_factory=dict)
     fallback: int = 0
     fallback_text: str = ""
@@ -97,7 +99,7 @@ class Pod:
     places: tuple[Place, ...] = ()
     room: Compared | None = None
     unmanaged: tuple[Mapping[str, Any], ...] = ()
-    laid: Mapping[str, Tree] | None = None
+    laid: Mapping[str, FolderTree] | None = None
     suspects: Counter[str] = field(default_factory=Counter)
     suspected_last: tuple[str, ...] = ()
     distrusted: tuple[str, ...] = ()
@@ -276,14 +278,13 @@ class Pod:
 
 def _sizes(live_cache: str) -> dict[str, dict[str, int]]:
     """Count files, bytes and kernels of each family that has any. Raises OSError."""
-    stored = families.stored_families()
-    trees = scan.scan_live_cache(live_cache, stored)
-    return {
-        family.name: {
-            "files": len(tree),
-            "bytes": sum(entry.size for entry in tree.values()),
-            "kernels": scan.count_kernels(family, tree),
-        }
-        for family in stored
-        if (tree := trees.get(family.name))
-    }
+    found: dict[str, dict[str, int]] = {}
+    for family in families.stored_families():
+        # One after another: a whole cache may hold hundreds of thousands of files.
+        if tree := scan.scan_tree(Path(live_cache, family.directory)):
+            found[family.name] = {
+                "files": len(tree),
+                "bytes": sum(entry.size for entry in tree.values()),
+                "kernels": scan.count_kernels(family, tree),
+            }
+    return found

@@ -49,18 +49,21 @@ class ProgressWatch:
         if not _is_due(pod, bool(held)):
             self._reset()
             return
-        written = False
-        with suppress(OSError):
-            before, after = await asyncio.to_thread(self._tree.look, thorough=False)
-            written = before != after
         seen = (*_signs(pod), pod.board.phase, tuple(sorted(held)))
-        if written or seen != self._last or not self._moved_at:
+        if seen != self._last or not self._moved_at or await self._written():
             self._reset(seen, now)
         elif now - self._moved_at >= self._patience_s:
             self._tell(now - self._moved_at, max(held, key=lambda path: held[path], default=""))
             if (stuck := divergence.suspect(pod, now - self._moved_at)) is not None:
                 pod.board.tell(f"The engine hangs while it starts: {stuck.reason}", "error")
                 self._post(stuck)
+
+    async def _written(self) -> bool:
+        """Say whether files were written since the last look; asked only while nothing else moves, for it costs memory."""
+        with suppress(OSError):
+            before, after = await asyncio.to_thread(self._tree.look, thorough=False)
+            return before != after
+        return False
 
     async def _held(self, now: float) -> dict[str, float]:
         """Look for compile locks that are held; one that hangs keeps an engine from starting without a word in its log."""
@@ -70,6 +73,8 @@ class ProgressWatch:
 
     def _reset(self, seen: tuple[object, ...] = (), now: float = 0.0) -> None:
         pod = self._pod
+        if seen != self._last:
+            self._tree.forget()
         self._last, self._moved_at = seen, now
         if self._told:
             if pod.board.waits_for == self._told:

@@ -101,7 +101,8 @@ def _look(
             if fresh is None:
                 continue
             if folder is not None and fresh.files == folder.files and fresh.folders == folder.folders:
-                fresh.restless = folder.mtime_ns != mtime_ns
+                # The one that is known stays: a thorough look would hold every folder twice.
+                fresh = _Folder(mtime_ns, folder.files, folder.folders, folder.mtime_ns != mtime_ns)
             elif not first:
                 before.update(folder.files.items(prefix) if folder else ())
                 after.update(fresh.files.items(prefix))

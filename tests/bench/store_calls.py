@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sidecar.caches.client import CacheClient
+from sidecar.caches.client import CacheClient, worker_command
 from sidecar.caches.messages import PublishRequest, PublishResult, RestoreRequest, RestoreResult
 from tests.bench.peaks import FamilyPeak, peak_of_this
 
@@ -95,7 +95,7 @@ def main() -> None:
     """Do the call that standard input describes, and print its cost."""
     asked = json.load(sys.stdin)
     settings = [f"{name}={value}" for name, value in asked["environment"].items()]
-    command = ["env", *settings, sys.executable, "-m", "sidecar.caches.worker"]
+    command = ["env", *settings, *worker_command()]
     caches = CacheClient(time.monotonic, command if settings else None)
     packed = 0
     with FamilyPeak() as family:

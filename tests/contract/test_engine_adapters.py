@@ -36,6 +36,13 @@ EACH = pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda each: each.name)
 DRIVEN = pytest.mark.parametrize(
     "adapter", [each for each in ADAPTERS if each.claims["token ids"].proof != "no"], ids=lambda each: each.name
 )
+MEASURED = pytest.mark.parametrize(
+    "adapter", [each for each in ADAPTERS if each.claims["metrics"].proof != "no"], ids=lambda each: each.name
+)
+#: Those that answers tell from all others; a router is none that anybody means to drive, so its command line alone does.
+ENGINES_THEMSELVES = pytest.mark.parametrize(
+    "adapter", [each for each in ADAPTERS if not each.front], ids=lambda each: each.name
+)
 KEYED = pytest.mark.parametrize(
     "adapter", [each for each in ADAPTERS if each.claims["key"].proof != "no"], ids=lambda each: each.name
 )
@@ -84,7 +91,7 @@ def test_an_engine_is_known_by_its_command_line_and_no_other_takes_it(adapter: D
     assert hints_from_argv(["bash", "-c", " ".join(words)], {})["engine"].value == adapter.name
 
 
-@EACH
+@ENGINES_THEMSELVES
 async def test_an_engine_that_answers_is_chosen_without_being_named(adapter: Declaration):
     for key in (None, "secret") if adapter.claims["key"].proof != "no" else (None,):
         async with talking(adapter, key, key=key, metrics_on=key is None or adapter.name == "vllm") as (server, _):
@@ -225,7 +232,7 @@ async def test_log_probabilities_of_the_output_are_read(adapter: Declaration):
         assert all(-20 < value < 0 for value in result.logprobs)
 
 
-@EACH
+@MEASURED
 async def test_metrics_give_the_numbers_that_all_engines_give(adapter: Declaration):
     async with talking(adapter) as (_, engine):
         stats = await engine.stats()
@@ -235,7 +242,7 @@ async def test_metrics_give_the_numbers_that_all_engines_give(adapter: Declarati
         assert (stats.progress is not None) == (adapter.claims["stalls"].proof != "no")
 
 
-@EACH
+@MEASURED
 async def test_an_engine_without_metrics_says_how_to_switch_them_on_and_shows_no_zeros(adapter: Declaration):
     async with talking(adapter, metrics_on=False) as (_, engine):
         if not adapter.owners:

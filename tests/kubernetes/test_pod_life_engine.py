@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,10 @@ def spec_of(cluster: Cluster, paths: EnginePaths, model: Path, *more: str) -> di
     return spec
 
 
-async def ask(pod: WarmPod, tokens: int) -> tuple[int, str]:
-    """Send a request as somebody outside would."""
+async def ask(pod: WarmPod, tokens: int, begun: threading.Event) -> tuple[int, str]:
+    """Send a request as somebody outside would; `begun` is set with its first token."""
     body = {"model": MODEL_NAME, "prompt": [5, 6, 7], "max_tokens": tokens, "ignore_eos": True, "stream": True}
-    return await asyncio.to_thread(pod.runtime.request, ENGINE_PORT, "POST", "/v1/completions", body, START_S)
+    return await asyncio.to_thread(pod.runtime.request, ENGINE_PORT, "POST", "/v1/completions", body, START_S, begun)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,10 @@ async def test_the_whole_life_of_a_pod_with_a_real_engine(
         assert time.monotonic() - began < ADOPTED_S
         assert pod.life[ENGINE].restarts == 1
 
-        answering = asyncio.ensure_future(ask(pod, 600))
-        await pod.until_status(lambda status: bool(status["engine"].get("running")), "a request runs")
+        begun = threading.Event()
+        answering = asyncio.ensure_future(ask(pod, 600, begun))
+        await asyncio.to_thread(begun.wait)
+        assert not answering.done()
         await pod.life.delete()
         code, text = await answering
         assert (code, text.endswith("data: [DONE]\n\n")) == (200, True)

@@ -56,6 +56,8 @@ PACKAGES = (
     Package("zstd", "packs must be readable with standard tools, so a test reads one with them", _on_path("zstd")),
     Package("chromium", "the status page is looked at in a real browser", _on_path("chromium", "chromium-browser")),
     Package("prometheus", "its promtool checks our metrics", _on_path("promtool"), unpacked=True),
+    Package("skopeo", "it copies images to a registry and back", _on_path("skopeo")),
+    Package("docker-registry", "a real registry takes such an image", _on_path("docker-registry"), unpacked=True),
     Package("etcd-server", "a real API server keeps its objects in etcd", _on_path("etcd"), unpacked=True),
     Package("dpkg-dev", "it unpacks the source that a real API server is built from", _on_path("dpkg-source")),
 )

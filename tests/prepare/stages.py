@@ -26,13 +26,16 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The folders of tests that need nothing but this environment; `bench` measures and is run by .ci/long.
 FOLDERS = ("unit", "contract", "kubernetes", "faults", "integration")
 
+#: So many stages run at the same time: each of them waits for about a third of its time, and two cores are there.
+TOGETHER = 3
+
 
 @dataclass(frozen=True)
 class Stage:
     """One stage: its name for --only, what it does, whether --quick leaves it out, and the code.
 
     `run` prints into the file that it is given, None: where all else is printed. With `beside` it may run at the same time
-    as the stage before it.
+    as the stage before it. Of such stages the longest comes first.
     """
 
     name: str
@@ -54,13 +57,17 @@ def groups(stages: Sequence[Stage]) -> list[list[Stage]]:
 
 
 def run_together(stages: Sequence[Stage]) -> list[Outcome]:
-    """Run stages at the same time: the first prints at once, what the others print follows whole, one after the other."""
+    """Run stages at the same time, `TOGETHER` at most.
+
+    The first prints at once, what the others print follows whole, one after the other.
+    """
     first, *others = stages
     with contextlib.ExitStack() as opened:
-        pool = opened.enter_context(ThreadPoolExecutor(max_workers=len(stages)))
+        pool = opened.enter_context(ThreadPoolExecutor(max_workers=TOGETHER))
         files = [opened.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in others]
+        printing = pool.submit(first.run, None)
         begun = [pool.submit(stage.run, file) for stage, file in zip(others, files, strict=True)]
-        outcomes = [first.run(None)]
+        outcomes = [printing.result()]
         for stage, file, work in zip(others, files, begun, strict=True):
             print(f"\n=== {stage.name}, which ran at the same time: {stage.does}", flush=True)
             outcomes.append(work.result())
@@ -130,8 +137,14 @@ STAGES = (
     Stage("layers", "import-linter", True, _check("layers", "lint-imports", "--no-logo")),
     Stage("docs", "generated tables are up to date", True, _check("docs", "warmup-sidecar", "docs", "--check")),
     Stage("tests", "units and contracts", True, _pytest("tests", "not engine", 3000, FOLDERS[:2])),
-    # They wait more than they compute.
-    Stage("pods", "Kubernetes", True, _pytest("pods", "not engine", 3000, ["kubernetes"]), beside=True),
+    # An engine that starts keeps one core busy, and there are dozens of starts.
+    Stage(
+        "integration",
+        "everything that needs the real vLLM on CPU",
+        False,
+        _pytest("integration", "engine", 4200, FOLDERS),
+        beside=True,
+    ),
     Stage(
         "faults",
         "faults, and all else that needs no engine",
@@ -139,12 +152,7 @@ STAGES = (
         _pytest("faults", "not engine", 3000, ["faults", "integration"]),
         beside=True,
     ),
-    Stage(
-        "integration",
-        "everything that needs the real vLLM on CPU",
-        False,
-        _pytest("integration", "engine", 3600, FOLDERS),
-    ),
+    Stage("pods", "Kubernetes", True, _pytest("pods", "not engine", 3000, ["kubernetes"]), beside=True),
 )
 
 #: Run by .ci/long with --slow: minutes each, and what they measure is quoted in the README.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from sidecar.caches import scan
+from sidecar.caches import families, scan
 from tests.fakes import live_cache as fake
 
 
@@ -46,6 +47,24 @@ def test_files_that_went_are_reported(tmp_path: Path) -> None:
     assert scan.compare(before, scan.scan_live_cache(tmp_path))["deep_gemm"].gone == (
         "cache/kernel.gemm.a1/kernel.cubin",
     )
+
+
+def test_a_family_against_its_disk_tells_the_same_as_two_scans(tmp_path: Path) -> None:
+    fake.fill(tmp_path)
+    triton = families.BY_NAME["triton"]
+    root = tmp_path / triton.directory
+    fake.triton_kernel(tmp_path, "STAYS")
+    fake.triton_kernel(tmp_path, "GOES")
+    fake.triton_kernel(tmp_path, "CHANGES")
+    before = scan.scan_tree(root)
+    assert not scan.changes_since(triton, before, root)
+    shutil.rmtree(root / "GOES")
+    fake.put(root / "CHANGES/k.cubin", b"another kernel", mtime_ns=fake.OLD_NS + 1)
+    fake.triton_kernel(tmp_path, "NEW")
+    found = scan.changes_since(triton, before, root)
+    assert found == scan.compare({"triton": before}, {"triton": scan.scan_tree(root)})["triton"]
+    assert (found.new_kernels, found.changed_kernels) == (("NEW/k.cubin",), ("CHANGES/k.cubin",))
+    assert "GOES/k.cubin" in found.gone
 
 
 def test_a_tree_that_changes_under_the_scan_is_no_error(tmp_path: Path) -> None:

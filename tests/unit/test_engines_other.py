@@ -178,6 +178,23 @@ async def test_a_checkpoint_of_modelopt_is_named_in_the_facts(
     assert facts.sources["weights"] == "hf_quant_config.json of the model"
 
 
+async def test_a_checkpoint_of_modelopt_is_named_by_its_configuration_alone(tmp_path: Path):
+    told = {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+        "producer": {"name": "modelopt", "version": "0.39"},
+    }
+    (tmp_path / "config.json").write_text(
+        json.dumps({"vocab_size": 32000, "quantization_config": told}), encoding="utf-8"
+    )
+    async with client(TrtllmServer(), "trtllm") as engine:
+        engine.use_hints({"root": Hint(str(tmp_path), "argv of the engine")})
+        facts = await engine.facts()
+    assert (facts.quantization, facts.weights, facts.kv_cache_dtype) == ("modelopt", "nvfp4", "fp8")
+    assert facts.sources["weights"] == "config.json of the model"
+
+
 def test_a_configuration_that_tells_its_quantisation_counts_over_modelopts_file(tmp_path: Path):
     own = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     config, _ = read_local(str(_checkpoint(tmp_path, "NVFP4", own)), ())
@@ -198,6 +215,13 @@ def test_flags_of_other_engines_are_read_under_the_names_of_the_facts():
     dynamo = values("python3 -m dynamo.sglang --model-path q --context-length 4096 --disaggregation-mode decode")
     assert (dynamo["engine"], dynamo["max_model_len"], dynamo["role"]) == ("dynamo", 4096, "decode")
     assert values("python3 -m dynamo.vllm --model q --is-prefill-worker")["role"] == "prefill"
+
+
+@pytest.mark.parametrize(("value", "skipped"), [("0", ("DeepGEMM",)), ("false", ("DeepGEMM",)), ("1", ()), ("", ())])
+def test_an_sglang_that_leaves_deepgemm_to_the_first_requests_is_known(value: str, skipped: tuple[str, ...]):
+    environment = {"SGLANG_JIT_DEEPGEMM_PRECOMPILE": value}
+    facts = facts_of_hints(hints_from_argv(["sglang", "serve", "--model-path", "q"], environment))
+    assert facts.skipped_warmups == skipped
 
 
 def test_facts_of_a_command_line_name_its_engine():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.launcher import facts, privacy
+from sidecar.launcher import config_file, facts, privacy
 
 
 def script(path: Path, head: str) -> Path:
@@ -216,4 +216,4 @@ def test_the_part_in_a_distributed_engine_is_read_inside_a_shells_script_too(tmp
         f"ulimit -n 65535; exec vllm serve m --tensor-parallel 8 --node_rank=1 --config {config} | tee x",
     ]
     assert facts.world(argv, {}) == {"tensor_parallel": "8", "node_rank": "1"}
-    assert set(facts.argument_files(argv)) == {"--config"}
+    assert set(config_file.digests(argv)) == {"--config"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sidecar.handshake import Decision, Grown
-from sidecar.launcher import facts, privacy, unmanaged
+from sidecar.launcher import config_file, privacy, unmanaged
 from sidecar.launcher.attempts import Attempt
 from tests.unit.launching import SHELL, Stage, files_in, output, until, write
 
@@ -271,9 +271,9 @@ def test_a_file_of_arguments_is_known_by_what_is_in_it(tmp_path: Path):
     found = []
     for text in ("max-model-len: 1", "max-model-len: 2"):
         path.write_text(text)
-        found += [facts.argument_files(["vllm", *words]) for words in (["--config", str(path)], [f"--config={path}"])]
+        found += [config_file.digests(["vllm", *words]) for words in (["--config", str(path)], [f"--config={path}"])]
     assert found[0] == found[1] != found[2] == found[3]
-    assert facts.argument_files(["vllm", "--config", str(tmp_path / "absent")]) == {}
+    assert config_file.digests(["vllm", "--config", str(tmp_path / "absent")]) == {}
 
 
 def test_a_directory_full_of_files_does_not_hide_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -58,7 +58,7 @@ CHANGES: dict[str, Callable[[Pod], Any]] = {
 @pytest.mark.parametrize("change", CHANGES)
 async def test_any_sign_of_progress_starts_the_count_anew(pod: Pod, change: str) -> None:
     watch = ProgressWatch(pod, 120)
-    await look(watch, 10)
+    await look(watch, 10, 15)
     CHANGES[change](pod)
     await look(watch, 125, 200)
     assert told(pod) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TextIO
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.prepare.outcome import Outcome, failed, from_pytest, passed, skipped
 from tests.prepare.running import TIMED_OUT, run
-from tests.prepare.stages import Stage, groups, run_together
+from tests.prepare.stages import TOGETHER, Stage, groups, run_together
 from tests.prepare.summary import exit_status, render
 
 
@@ -109,6 +110,29 @@ def test_stages_that_may_run_at_the_same_time_do_and_the_second_ones_words_follo
     said = capfd.readouterr().out
     order = ["first at work\n", "=== second, which ran at the same time: the work of second", "second at work\n"]
     assert [said.rindex(each) for each in order] == sorted(said.rindex(each) for each in order)
+
+
+def test_of_stages_that_may_run_at_the_same_time_no_more_than_the_cores_bear_do():
+    begun = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    def work(name: str) -> Callable[[TextIO | None], Outcome]:
+        def run_it(_output: TextIO | None) -> Outcome:
+            begun.release()
+            assert go_on.wait(20)
+            return passed(name, 1.0)
+
+        return run_it
+
+    names = [str(number) for number in range(TOGETHER + 2)]
+    with ThreadPoolExecutor(1) as pool:
+        outcomes = pool.submit(run_together, [stage(name, work(name), beside=True) for name in names])
+        for _ in range(TOGETHER):
+            assert begun.acquire(timeout=20)
+        one_too_many = begun.acquire(timeout=0.2)
+        go_on.set()
+        assert [one.stage for one in outcomes.result(20)] == names
+    assert not one_too_many
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, [["a", "b"], ["c"]]), (1, [["a"], ["b"], ["c"]])])

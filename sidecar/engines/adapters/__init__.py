@@ -28,7 +28,8 @@ def engines() -> Mapping[str, Declaration]:
 def of_command(words: Sequence[str]) -> Declaration | None:
     """Give the engine that a command line starts; None where it looks like none of them."""
     line = " ".join(words)
-    return next((engine for engine in engines().values() if engine.command.search(line)), None)
+    found = [engine for engine in engines().values() if engine.command.search(line)]
+    return min(found, key=lambda engine: engine.front, default=None)
 
 
 def of_name(name: str | None) -> Declaration:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sidecar.engines import server_facts
-from sidecar.engines.argv import Flag, read_flags
+from sidecar.engines.argv import Flag, port, read_flags
 from sidecar.engines.connection import Reply
-from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, Listens, MetricNames
 from sidecar.engines.exposition import Exposition
 from sidecar.engines.http_engine import HttpEngine
 from sidecar.engines.protocol import CompletionRequest, EngineFacts, Hint
@@ -26,6 +26,8 @@ FLAGS: Mapping[str, Flag] = {
     "--is-prefill-worker": Flag("prefill_worker", takes="switch"),
     "--is-decode-worker": Flag("decode_worker", takes="switch"),
 }
+#: Where a worker shows health and metrics; what the engine inside it would listen on is not used.
+PORT_VARIABLE = "DYN_SYSTEM_PORT"
 _INSIDE = re.compile(r"\bdynamo\.(vllm|sglang|trtllm)\b")
 WHY = "Dynamo's workers take requests from Dynamo's frontend alone"
 
@@ -69,6 +71,10 @@ def hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hin
     for role in ("prefill", "decode"):
         if (flag := own.pop(f"{role}_worker", None)) is not None and flag.value:
             own["role"] = Hint(role, flag.source)
+    for inner in ("port", "host", "tls", "api_key", "uds"):
+        found.pop(inner, None)
+    if environment.get(PORT_VARIABLE):
+        own["port"] = Hint(port(environment[PORT_VARIABLE]), f"environment {PORT_VARIABLE}")
     return {**found, **own}
 
 
@@ -89,6 +95,7 @@ ENGINE = Declaration(
         prefixes=("dynamo_component_",),
         absent="set DYN_SYSTEM_PORT in the engine's container and point WARMUP_ENGINE_URL at it",
     ),
+    listens=Listens(0),
     hints=hints,
     claims={
         "recognised": Claim("scripted"),

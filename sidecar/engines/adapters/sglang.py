@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sidecar.engines import server_facts
-from sidecar.engines.argv import Flag, number, read_flags
+from sidecar.engines.argv import Flag, number, port, read_flags
+from sidecar.engines.config_file import flags_in
 from sidecar.engines.connection import Reply
-from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, Listens, MetricNames
 from sidecar.engines.generation import body_of, converse
 from sidecar.engines.http_engine import HttpEngine
 from sidecar.engines.native_answer import NativeAnswer
@@ -38,7 +39,7 @@ FLAGS: Mapping[str, Flag] = {
     "--model": Flag("root"),
     "--served-model-name": Flag("model"),
     "--host": Flag("host"),
-    "--port": Flag("port", number),
+    "--port": Flag("port", port),
     "--context-length": Flag("max_model_len", number),
     "--max-running-requests": Flag("max_num_seqs", number),
     "--chunked-prefill-size": Flag("max_num_batched_tokens", number),
@@ -46,8 +47,10 @@ FLAGS: Mapping[str, Flag] = {
     "--page-size": Flag("block_size", number),
     "--kv-cache-dtype": Flag("kv_cache_dtype"),
     "--quantization": Flag("quantization"),
+    "--config": Flag("config_file"),
     "--api-key": Flag("api_key", takes="secret"),
     "--ssl-keyfile": Flag("tls", lambda word: bool(word) or None),
+    "--ssl-certfile": Flag("tls", lambda word: bool(word) or None),
     "--tensor-parallel-size": Flag("tensor_parallel", number),
     "--tp-size": Flag("tensor_parallel", number),
     "--tp": Flag("tensor_parallel", number),
@@ -223,16 +226,22 @@ def _from_server_info(found: Gathered, info: Mapping[str, Any]) -> None:
         found.offer("kv_connectors", (transfer,) if transfer else None, "/server_info")
 
 
-def hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
-    """Read the flags of `sglang.launch_server` or `sglang serve`."""
-    found = read_flags(list(words), FLAGS)
-    found.setdefault("role", Hint("both", "argv of the engine, without --disaggregation-mode"))
+def _roles(found: dict[str, Hint]) -> dict[str, Hint]:
+    """Add what follows from role and ranks."""
     if "transfer" in found:
         found["kv_connectors"] = Hint((found["transfer"].value,), found["transfer"].source)
     if "data_parallel_size" in found:
         found["dp_ranks_here"] = found["data_parallel_size"]
     if found.get("is_embedding") is not None:
         found["task"] = Hint("embed", found["is_embedding"].source)
+    return found
+
+
+def hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
+    """Read the flags of `sglang.launch_server` or `sglang serve`."""
+    found = _roles(read_flags(list(words), FLAGS))
+    if "config_file" not in found:
+        found.setdefault("role", Hint("both", "argv of the engine, without --disaggregation-mode"))
     if environment.get("SGLANG_JIT_DEEPGEMM_PRECOMPILE", "").lower() in ("0", "false"):
         found["skipped_warmups"] = Hint(("DeepGEMM",), "environment SGLANG_JIT_DEEPGEMM_PRECOMPILE")
     return found
@@ -284,7 +293,9 @@ ENGINE = Declaration(
         output_lengths="sglang:generation_tokens_histogram",
         absent="start the engine with --enable-metrics",
     ),
+    listens=Listens(30000, "127.0.0.1", "--ssl-certfile"),
     hints=hints,
+    config=lambda content: _roles(flags_in(content, FLAGS)),
     families=("sglang", "sglang_jit", "sglang_cute_aot"),
     claims={
         "recognised": Claim("scripted"),

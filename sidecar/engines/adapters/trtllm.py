@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sidecar.engines import server_facts
-from sidecar.engines.argv import Flag, number, positional, read_flags
+from sidecar.engines.argv import Flag, number, port, positional, read_flags
 from sidecar.engines.connection import UnansweredError
-from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, Listens, MetricNames
 from sidecar.engines.generation import body_of, converse
 from sidecar.engines.http_engine import HttpEngine, text_of, typed
 from sidecar.engines.protocol import CompletionRequest, EngineFacts, EngineStats, Hint
@@ -26,7 +26,7 @@ from sidecar.engines.values import Gathered, mapping, text, whole
 #: Options of `trtllm-serve serve`; underscores and dashes are the same.
 FLAGS: Mapping[str, Flag] = {
     "--host": Flag("host"),
-    "--port": Flag("port", number),
+    "--port": Flag("port", port),
     "--max-seq-len": Flag("max_model_len", number),
     "--max-batch-size": Flag("max_num_seqs", number),
     "--max-num-tokens": Flag("max_num_batched_tokens", number),
@@ -38,6 +38,15 @@ FLAGS: Mapping[str, Flag] = {
     "--config": Flag("config_file"),
     "--server-role": Flag("role", lambda word: {"CONTEXT": "prefill", "GENERATION": "decode"}.get(word.upper())),
 }
+#: Numbers of the file of --config that are facts, by their name there.
+_ENTRIES: Mapping[str, str] = {
+    "max_seq_len": "max_model_len",
+    "max_batch_size": "max_num_seqs",
+    "max_num_tokens": "max_num_batched_tokens",
+    "tensor_parallel_size": "tensor_parallel",
+    "pipeline_parallel_size": "pipeline_parallel",
+    "attn_backend": "attention_backend",
+}
 #: Every other field makes the request be refused (openai_protocol.py, OpenAIBaseModel forbids extra ones).
 _TAKEN = frozenset(
     "model prompt messages max_tokens temperature top_p top_k min_p n seed stop stop_token_ids stream stream_options "
@@ -46,6 +55,7 @@ _TAKEN = frozenset(
 )
 #: What ModelOpt calls the type of a KV cache, which TensorRT-LLM follows without being told.
 _CACHES = {"FP8": "fp8", "NVFP4": "nvfp4"}
+_SCHEMES: Mapping[tuple[Any, Any], str] = {("float", 8): "fp8"}
 
 
 class TrtllmEngine(HttpEngine):
@@ -109,7 +119,7 @@ class TrtllmEngine(HttpEngine):
         found.offer("block_size", whole((json_object(info) or {}).get("tokens_per_block")), "/server_info")
         told = mapping(mapping(config).get("quantization_config"))
         self._served = str(card["id"])
-        cache = None if "kv_cache_dtype" in self._hints else _CACHES.get(str(told.get("kv_cache_quant_algo")).upper())
+        cache = None if "kv_cache_dtype" in self._hints else _cache_of(told)
         found.offer("kv_cache_dtype", cache, f"{told.get('from', 'config.json')} of the model")
         return server_facts.completed(self.name, found, self._hints, config or {})
 
@@ -119,6 +129,13 @@ class TrtllmEngine(HttpEngine):
             return
         path = "/v1/completions" if request.messages is None else "/v1/chat/completions"
         await converse(self._http, path, accepted_body(request, await self._model(request)), answer, self._clock, {})
+
+
+def _cache_of(told: Mapping[str, Any]) -> str | None:
+    """Give the type of the KV cache that a checkpoint of ModelOpt asks for, by its older file or in its config.json."""
+    scheme = mapping(told.get("kv_cache_scheme"))
+    by_scheme = _SCHEMES.get((scheme.get("type"), scheme.get("num_bits")))
+    return _CACHES.get(str(told.get("kv_cache_quant_algo")).upper()) or by_scheme
 
 
 def accepted_body(request: CompletionRequest, model: str) -> dict[str, Any]:
@@ -142,9 +159,40 @@ def hints(words: Sequence[str], _environment: Mapping[str, str]) -> dict[str, Hi
     found = read_flags(list(words), FLAGS)
     model = positional(list(words), "trtllm-serve")
     model = positional(list(words), "serve") if model == "serve" else model
-    if model is not None:
+    if model:
         found["root"] = Hint(model, "argv of the engine")
     found.setdefault("role", Hint("both", "argv of the engine, without --server_role"))
+    return found
+
+
+def config_hints(content: Mapping[str, Any]) -> dict[str, Hint]:
+    """Read what the file of --config tells of limits and formats: fields of tensorrt_llm/llmapi/llm_args.py, 1.x."""
+    found = {
+        hint: Hint(value, name)
+        for name, hint in _ENTRIES.items()
+        if (value := whole(content.get(name)) if hint != "attention_backend" else text(content.get(name))) is not None
+    }
+    cache, graphs = mapping(content.get("kv_cache_config")), mapping(content.get("cuda_graph_config"))
+    told = mapping(content.get("quant_config"))
+    for algorithm, source in (
+        (told.get("kv_cache_quant_algo"), "quant_config.kv_cache_quant_algo"),
+        (cache.get("dtype"), "kv_cache_config.dtype"),
+    ):
+        if isinstance(algorithm, str) and algorithm.lower() not in ("auto", ""):
+            found["kv_cache_dtype"] = Hint(algorithm.lower(), source)
+    if (size := whole(cache.get("tokens_per_block"))) is not None:
+        found["block_size"] = Hint(size, "kv_cache_config.tokens_per_block")
+    sizes = graphs.get("batch_sizes")
+    if isinstance(sizes, list) and (kept := tuple(sorted({size for each in sizes if (size := whole(each))}))):
+        found["cudagraph_sizes"] = Hint(kept, "cuda_graph_config.batch_sizes")
+    if (scheme := text(told.get("quant_algo"))) is not None:
+        found["quantization"] = Hint(scheme.lower(), "quant_config.quant_algo")
+    drafted = mapping(content.get("speculative_config"))
+    for name in ("max_draft_len", "num_nextn_predict_layers"):
+        if (count := whole(drafted.get(name))) is not None:
+            found.setdefault("speculative_tokens", Hint(count, f"speculative_config.{name}"))
+    if content.get("enable_autotuner") is False:
+        found["skipped_warmups"] = Hint(("autotuning",), "enable_autotuner")
     return found
 
 
@@ -159,7 +207,7 @@ ENGINE = Declaration(
     versions="1.0 to 1.4",
     make=lambda connect: TrtllmEngine.connected(connect, consume_metrics=connect.consume_metrics),
     owners=("tensorrt_llm",),
-    command=re.compile(r"(^|[\s/])trtllm-serve\b"),
+    command=re.compile(r"(^|[\s/])trtllm-serve\b(?!\s+disaggregated(\s|$))"),
     endpoints=(
         Endpoint("/health", "whether it is alive, every second"),
         Endpoint("/prometheus/metrics", "load, tokens and latencies, every 5 s; with return_perf_metrics"),
@@ -187,13 +235,17 @@ ENGINE = Declaration(
         },
         absent="start the engine with return_perf_metrics: true",
     ),
+    listens=Listens(8000, "localhost"),
     hints=hints,
+    config=config_hints,
+    # Documentation "trtllm-serve": arguments in the file override those of the command line.
+    config_counts=True,
     families=("trtllm_dg", "trtllm_autotuner"),
     claims={
         "recognised": Claim("scripted"),
         "loading, dead": Claim("scripted"),
         "key": Claim("no", "it has none; one is sent to whatever stands in front"),
-        "facts": Claim("scripted", "model, version and block size; limits by its command line"),
+        "facts": Claim("scripted", "model, version and block size; limits by its command line and the file of --config"),
         "token ids": Claim("scripted"),
         "steps": Claim("scripted"),
         "sampling": Claim("scripted", "but bad_words, which it has no field for"),

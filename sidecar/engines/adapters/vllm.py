@@ -6,10 +6,13 @@ Its client is `engines/vllm.py`, its flags are in `engines/argv.py`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from sidecar.engines.argv import vllm_hints
-from sidecar.engines.declaration import Claim, Declaration, Endpoint, MetricNames
-from sidecar.engines.protocol import EngineFacts
+from sidecar.engines.argv import FLAGS, ranks_here, vllm_hints
+from sidecar.engines.config_file import flags_in
+from sidecar.engines.declaration import Claim, Declaration, Endpoint, Listens, MetricNames
+from sidecar.engines.protocol import EngineFacts, Hint
 from sidecar.engines.vllm import VllmEngine
 
 #: With these a request without transfer parameters is worked on where it arrives and leaves nothing pinned: their
@@ -26,6 +29,11 @@ LOCAL_WITHOUT_PARAMETERS = (
     "OffloadingConnector",
     "SimpleCPUOffloadConnector",
 )
+
+
+def _config(content: Mapping[str, Any]) -> dict[str, Hint]:
+    found = flags_in(content, FLAGS)
+    return found | ranks_here(found)
 
 
 def _unwarmed(facts: EngineFacts) -> str:
@@ -82,7 +90,9 @@ ENGINE = Declaration(
         output_lengths="vllm:request_generation_tokens",
         absent="start the engine without --disable-log-stats",
     ),
+    listens=Listens(8000, tls="--ssl-certfile"),
     hints=vllm_hints,
+    config=_config,
     families=("vllm_compile", "vllm_modelinfos", "vllm_p2p", "vllm_assets", "vllm_startup_plan"),
     claims={
         "recognised": Claim("real"),

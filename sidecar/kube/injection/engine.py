@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sidecar.config.routers import router_of
 from sidecar.kube.injection.options import Options, key
 
 Json = dict[str, Any]
@@ -63,6 +64,8 @@ def words(container: Json) -> list[str]:
 def looks_like_engine(container: Json) -> bool:
     """Tell whether image or command say that this is an inference engine."""
     text = " ".join(words(container))
+    if router_of(text, str(container.get("image", ""))):
+        return False
     named = re.search(
         r"(^|[\s/])(vllm\s+serve|trtllm-serve)\b|\b(vllm\.entrypoints|sglang\.launch_server|dynamo\.)", text
     )
@@ -77,6 +80,10 @@ def find_engine(containers: Sequence[Json], options: Options) -> int:
             raise NotInjected(f"{key('container')} names {options.container}; the pod has {', '.join(names)}.")
         return names.index(options.container)
     if len(containers) == 1:
+        if title := router_of(" ".join(words(containers[0])), str(containers[0].get("image", ""))):
+            raise NotInjected(
+                f"container {names[0]} is {title}, which runs no model; set {key('container')} if it is an engine."
+            )
         return 0
     for rule in (looks_like_engine, _asks_for_gpu, _opens_port):
         found = [index for index, container in enumerate(containers) if rule(container)]

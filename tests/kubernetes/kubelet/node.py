@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -102,8 +103,19 @@ class PodRuntime:
         """Ask a port of the pod from inside; give status and body, or 0 and the reason when nobody answers."""
         return await asyncio.to_thread(self.request, port, "GET", path, None, timeout_s)
 
-    def request(self, port: int, method: str, path: str, body: Any = None, timeout_s: float = 5) -> tuple[int, str]:
-        """Send a request with a body of JSON over the pod's loopback device, and wait for the whole answer."""
+    def request(
+        self,
+        port: int,
+        method: str,
+        path: str,
+        body: Any = None,
+        timeout_s: float = 5,
+        begun: threading.Event | None = None,
+    ) -> tuple[int, str]:
+        """Send a request with a body of JSON over the pod's loopback device, and wait for the whole answer.
+
+        `begun` is set with the answer's first byte, and when there is none.
+        """
         client = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
         try:
             client.sock = self._network.socket()
@@ -112,10 +124,15 @@ class PodRuntime:
             headers = {"Content-Type": "application/json"} if body is not None else {}
             client.request(method, path, None if body is None else json.dumps(body), headers)
             answer = client.getresponse()
-            return answer.status, answer.read().decode("utf-8", "replace")
+            first = answer.read(1)
+            if begun:
+                begun.set()
+            return answer.status, (first + answer.read()).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
             return 0, f"{type(error).__name__}: {error}"
         finally:
+            if begun:
+                begun.set()
             client.close()
 
     async def close(self) -> None:

@@ -1,0 +1,205 @@
+"""A folder in the form of an OCI image layout that holds one image of one layer: written whole, and checked when it is read.
+
+What lies in the layer is not known here (`kernel_image`). Registries are left to the tools that copy such folders to them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from sidecar.errors import StoreDamaged
+from sidecar.files import temporary_name
+
+MARKER = "oci-layout"
+INDEX = "index.json"
+# OCI image specification 1.1: image-layout.md, media-types.md; the second form of each is Docker's.
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+MANIFESTS = (MANIFEST, "application/vnd.docker.distribution.manifest.v2+json")
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+LAYERS = (LAYER, "application/vnd.docker.image.rootfs.diff.tar.gzip")
+CONFIG = "application/vnd.oci.image.config.v1+json"
+REFERENCE = "org.opencontainers.image.ref.name"
+SMALL_LIMIT = 4 << 20
+CHUNK = 1 << 20
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """What an image says of itself: its tag, labels, annotations, architecture, and when it was made (RFC 3339)."""
+
+    tag: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    architecture: str
+    created: str
+    made_by: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The only layer of an image in a folder: a checked file, the image's labels, and its tag, empty when it has none."""
+
+    path: Path
+    labels: Mapping[str, str]
+    tag: str
+
+
+def write(folder: Path, fill: Callable[[tarfile.TarFile], Image]) -> str:
+    """Write an image whose layer `fill` makes, and give the digest of its manifest; the folder comes into sight whole.
+
+    Raises FileExistsError when it is there already and not empty, and OSError of the disk.
+    """
+    with suppress(FileNotFoundError):
+        if any(folder.iterdir()):
+            raise FileExistsError(17, "it is there already, and not empty")
+    temporary = temporary_name(folder.absolute())
+    try:
+        blobs = temporary / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        image, layer, difference = _layer(blobs, fill)
+        config = _blob(blobs, _config(image, difference), CONFIG)
+        manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]}
+        found = _blob(blobs, {**manifest, "annotations": dict(image.annotations)}, MANIFEST)
+        found["annotations"] = {REFERENCE: image.tag}
+        index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [found]}
+        (temporary / INDEX).write_text(json.dumps(index, indent=1))
+        (temporary / MARKER).write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
+        with suppress(FileNotFoundError):
+            folder.rmdir()
+        os.rename(temporary, folder)
+        return str(found["digest"])
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def is_layout(folder: Path) -> bool:
+    """Say whether a folder has the form of an image layout."""
+    return (folder / MARKER).is_file()
+
+
+def layers(folder: Path) -> Iterator[Layer]:
+    """Give the layer of each image in a folder; the bytes are what their digests say. Raises StoreDamaged and OSError."""
+    index = _json((folder / INDEX).read_bytes()[: SMALL_LIMIT + 1], INDEX)
+    entries = index.get("manifests")
+    if not isinstance(entries, list) or not entries:
+        raise StoreDamaged(f"{folder} lists no image in its index.json.")
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("mediaType") not in MANIFESTS:
+            kind = entry.get("mediaType") if isinstance(entry, dict) else entry
+            raise StoreDamaged(
+                f"{folder} holds {kind!r:.80}, which is no single image; copy the one that you want to a folder of its own."
+            )
+        manifest = _json(_checked(folder, entry, SMALL_LIMIT).read_bytes(), "the image's manifest")
+        found = manifest.get("layers")
+        if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
+            raise StoreDamaged("The image has not exactly one layer, as an image of kernel caches has.")
+        if found[0].get("mediaType") not in LAYERS:
+            raise StoreDamaged(f"The image's layer is {found[0].get('mediaType')!r:.80}, and a gzip tar is expected.")
+        config = _json(_checked(folder, manifest.get("config"), SMALL_LIMIT).read_bytes(), "the image's config")
+        inner = config.get("config")
+        labels = inner.get("Labels") if isinstance(inner, dict) else None
+        notes = entry.get("annotations")
+        yield Layer(
+            _checked(folder, found[0]),
+            {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {},
+            str(notes.get(REFERENCE, "")) if isinstance(notes, dict) else "",
+        )
+
+
+def _layer(blobs: Path, fill: Callable[[tarfile.TarFile], Image]) -> tuple[Image, dict[str, Any], str]:
+    written = blobs / "layer"
+    with open(written, "xb") as file:
+        packed = _Digesting(file)
+        # Without the time, so that the same kernels make the same image.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=cast(BinaryIO, packed), mtime=0) as zipped:
+            plain = _Digesting(cast(BinaryIO, zipped))
+            with tarfile.open(fileobj=cast(BinaryIO, plain), mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                image = fill(tar)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(written, blobs / packed.digest.hexdigest())
+    return image, _descriptor(LAYER, packed.digest.hexdigest(), packed.size), f"sha256:{plain.digest.hexdigest()}"
+
+
+def _config(image: Image, difference: str) -> dict[str, Any]:
+    return {
+        "created": image.created,
+        "architecture": image.architecture,
+        "os": "linux",
+        "config": {"Labels": dict(image.labels)},
+        "rootfs": {"type": "layers", "diff_ids": [difference]},
+        "history": [{"created": image.created, "created_by": image.made_by}],
+    }
+
+
+def _blob(blobs: Path, value: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    data = json.dumps(value, indent=1, sort_keys=True).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    (blobs / digest).write_bytes(data)
+    return _descriptor(kind, digest, len(data))
+
+
+def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:
+    return {"mediaType": kind, "digest": f"sha256:{digest}", "size": size}
+
+
+def _checked(folder: Path, descriptor: Any, limit: int | None = None) -> Path:
+    """Find what a descriptor names and compare its bytes with the digest, before anything is made of them."""
+    named = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    found = _DIGEST.fullmatch(named) if isinstance(named, str) else None
+    if found is None:
+        raise StoreDamaged(f"The image names {named!r:.80}, which is no SHA-256 digest.")
+    path = folder / "blobs" / "sha256" / found[1]
+    try:
+        size = path.stat().st_size
+        if size != descriptor.get("size") or (limit is not None and size > limit):
+            raise StoreDamaged(f"The image's part {found[1][:12]} has {size} bytes, which is not what the image says.")
+        with open(path, "rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise StoreDamaged(f"The image lacks its part {found[1][:12]}; it was copied in part.") from error
+    if digest != found[1]:
+        raise StoreDamaged(f"The image's part {found[1][:12]} is not what its name says; copy the image again.")
+    return path
+
+
+def _json(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        if len(data) > SMALL_LIMIT:
+            raise ValueError(f"it has more than {SMALL_LIMIT} bytes")
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"The image can't be read: {what} is not valid JSON ({error!s:.120}).") from error
+    if not isinstance(value, dict):
+        raise StoreDamaged(f"The image can't be read: {what} is no JSON object.")
+    return value
+
+
+class _Digesting:
+    """Pass bytes on, counting and digesting them."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self._stream.write(data)
+        self.digest.update(data)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
