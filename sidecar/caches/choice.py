@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sidecar.caches.claims import Claims, beat
 from sidecar.caches.fingerprint import Fingerprint, KeyScope
@@ -101,7 +101,7 @@ class Choice:
                 "quarantined"
                 if name in quarantined
                 else "condemned"
-                if candidate and ends[name, "died"] >= DEATHS
+                if is_condemned(name, ends)
                 else "claimed"
                 if around and (others_try or not self._claim(scope, key, name))
                 else ""
@@ -149,6 +149,11 @@ class Choice:
         if claim is not None:
             self.claims.append(claim)
         return claim is not None
+
+
+def is_condemned(name: str, ends: Mapping[tuple[str, str], int]) -> bool:
+    """Say whether engines died on a generation and none became ready; `ends` are `Records.boot_ends`."""
+    return not ends.get((name, "ready"), 0) and ends.get((name, "died"), 0) >= DEATHS
 
 
 def usable(store: Store, known: Fingerprint, scope: KeyScope) -> Manifest | None:

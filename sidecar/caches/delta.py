@@ -129,6 +129,18 @@ def _is_same(listing: Listing, table: FileTable, row: int, other: int) -> bool:
     return listing.sizes[row] == table.sizes[other] and listing.mtimes[row] == table.mtimes[other]
 
 
+def came_with(table: FileTable, family: Family, listing: Listing, rows: Sequence[int]) -> bool:
+    """Say whether any of some live files is one of a generation: restored files keep their times to the nanosecond.
+
+    The table is ordered. Links have no time that says something.
+    """
+    for row in rows:
+        other = table.row_of(family.name, listing.paths[row])
+        if other >= 0 and other not in table.links and _is_same(listing, table, row, other):
+            return True
+    return False
+
+
 class _Choice:
     """Decide about one entry."""
 

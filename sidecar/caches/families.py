@@ -26,6 +26,10 @@ NEVER_STORED = (
     "**/locks/**",
     "**/tmp/**",
     "**/tmp.*/**",
+    # Python's own temporary names, in which FlashInfer 0.7.2 writes libraries and tables beside the finished ones.
+    "**/tmp????????",
+    "**/tmp????????/**",
+    "**/.moe_ep_knob_cache.*",
     "**/*.tmp",
     "**/*.tmp.*",
     "**/.staging*/**",

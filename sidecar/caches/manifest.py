@@ -24,6 +24,8 @@ SIZE_LIMIT = 1 << 44
 # The line that ends the head of a manifest; each file has a line of its own after it.
 HEAD_END = b'"files":['
 HEAD_LIMIT = 4 * 1024 * 1024
+# JSON that is laid out otherwise is held in memory as a whole, at some eight times its size; this is 100,000 files of it.
+WHOLE_LIMIT = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +104,18 @@ def lines(manifest: Manifest) -> Iterator[bytes]:
 def read(stream: BinaryIO) -> Manifest:
     """Read a manifest file and believe nothing of it.
 
-    One that was written by `lines` takes little more memory than the table of its files; any other JSON is read whole.
+    One that was written by `lines` takes little more memory than the table of its files; any other JSON is read whole,
+    up to 32 MiB.
     Raises as `from_json` does, and OSError of the stream.
     """
     first = stream.readline(HEAD_LIMIT)
     try:
         if first.rstrip().endswith(HEAD_END):
             return from_json({**json.loads(first + b"]}"), "files": Lines(stream)})
-        value = json.loads(first + stream.read())
+        document = first + stream.read(WHOLE_LIMIT)
+        if len(document) > WHOLE_LIMIT:
+            _refuse("has more than 32 MiB and is not laid out line by line, as the sidecar writes it")
+        value = json.loads(document)
     except (ValueError, RecursionError) as error:
         raise StoreDamaged(f"A manifest can't be used: it is not valid JSON ({error!s:.120}).") from error
     if not isinstance(value, dict):

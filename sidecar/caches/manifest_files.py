@@ -26,6 +26,8 @@ MODE_LIMIT = 0o777
 DOCUMENT_END = b"\n]}\n"
 # What is parsed at once, in bytes: parsing line by line takes four times as long.
 BATCH = 256 * 1024
+# More than the longest line has: a path and a link of 1,024 characters, each of which may take twelve bytes.
+LINE_LIMIT = 64 * 1024
 _NUMBER = "(0|[1-9][0-9]{0,18})"
 # A line as it is written for a file whose path needs no escapes.
 PLAIN_LINE = re.compile(
@@ -50,9 +52,9 @@ class Lines:
         text = b""
         while not text.endswith(DOCUMENT_END):
             # One piece up to a line's end: a list of its lines takes three times as long.
-            text = b"\n" + self._stream.read(BATCH) + self._stream.readline()
+            text = b"\n" + self._stream.read(BATCH) + self._stream.readline(LINE_LIMIT)
             if not text.endswith(b",\n"):
-                text += self._stream.read()
+                text += self._stream.read(LINE_LIMIT)
                 if not text.endswith(DOCUMENT_END):
                     raise ValueError("its end is missing")
             lines = text.removesuffix(DOCUMENT_END).removesuffix(b",\n").removeprefix(b"\n")

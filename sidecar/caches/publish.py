@@ -6,16 +6,19 @@ When to publish is decided by the supervisor; nothing in the live cache is chang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from sidecar import __version__
 from sidecar.caches import snapshot as snapshots
+from sidecar.caches.choice import is_condemned
 from sidecar.caches.compaction import Moved, move
-from sidecar.caches.delta import Delta, Digests, compute
+from sidecar.caches.delta import Delta, Digests, came_with, compute
+from sidecar.caches.families import Family
 from sidecar.caches.file_table import FileTable
 from sidecar.caches.fingerprint import BOTH, Fingerprint, KeyScope, cuda_majors, fingerprint
 from sidecar.caches.live_file import STAGING_NAME, disk_trouble
@@ -29,6 +32,9 @@ from sidecar.caches.store import Checkpoint, Store, no_checkpoint, open_store
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.errors import FormatFromTheFuture, LostRace, StoreDamaged, StoreReadOnly, Untrusted, WarmupError
 from sidecar.files import in_words
+
+# Generations that must not be used: so many of a key are looked at, the newest, because each is a table in memory.
+UNFIT = 8
 
 
 def ignore(_progress: Progress) -> None:
@@ -105,6 +111,7 @@ class _ScopePublish:
         self._key = self._known.key(scope)
         self._skipped = skipped
         self._live = Path(request.live_cache)
+        self._held_back: set[tuple[str, int]] = set()
 
     def run(self) -> _Published:
         newest = self._tools.now() - self._request.settle_s
@@ -118,7 +125,8 @@ class _ScopePublish:
             parent, following = self._newest(race)
             sequence = race.number(following)
             stored = parent.files if parent else FileTable()
-            delta = compute(taken, stored, cache(lambda parent=parent: self._restored(parent)), digests, whole.of)
+            restored = cache(lambda parent=parent: self._restored(parent))
+            delta = compute(taken, stored, restored, digests, partial(self._is_fit, taken, whole))
             if packed is None and delta:
                 packed = self._pack(taken, delta)
             new = packed.new(delta) if packed else FileTable()
@@ -156,12 +164,37 @@ class _ScopePublish:
             known = None
         return known.files.in_order() if known else FileTable()
 
+    def _is_fit(self, taken: Snapshot, whole: Wholeness, family: Family, rows: Sequence[int]) -> bool:
+        """Say whether an entry is whole and came with no generation that must not be used: a pod may still run on one."""
+        if not whole.of(family, rows):
+            return False
+        listing = taken.listings[family.name]
+        if not any(came_with(table, family, listing, rows) for table in self._unfit):
+            return True
+        if (family.name, rows[0]) not in self._held_back:
+            self._held_back.add((family.name, rows[0]))
+            self._skipped["quarantined"] += len(rows)
+        return False
+
+    @cached_property
+    def _unfit(self) -> list[FileTable]:
+        quarantined = self._store.quarantined(self._scope, self._key)
+        ends = self._store.boot_ends(self._scope, self._key)
+        tables: list[FileTable] = []
+        for name in self._store.generations(self._scope, self._key):
+            if len(tables) < UNFIT and (name in quarantined or is_condemned(name, ends)):
+                with suppress(StoreDamaged):
+                    if found := self._store.read_manifest(self._scope, self._key, name):
+                        tables.append(found.files.in_order())
+        return tables
+
     def _newest(self, race: Race) -> tuple[Manifest | None, int]:
         """Find the newest generation fit to build on, and the number that the next one gets.
 
-        Quarantined and damaged generations are not built on, and their numbers stay taken.
+        Quarantined, condemned and damaged generations are not built on, and their numbers stay taken.
         """
         quarantined = self._store.quarantined(self._scope, self._key)
+        ends = self._store.boot_ends(self._scope, self._key)
         taken = max(map(sequence_of, quarantined), default=0)
         for name in self._store.generations(self._scope, self._key):
             try:
@@ -174,7 +207,7 @@ class _ScopePublish:
             if found is None:
                 continue
             taken = max(taken, found.sequence)
-            if name not in quarantined:
+            if name not in quarantined and not is_condemned(name, ends):
                 return self._sound(found), taken + 1
         return None, taken + 1
 
@@ -231,8 +264,11 @@ def _summary(done: dict[KeyScope, _Published], skipped: Counter[str]) -> tuple[P
     names = [one.manifest.name for one in done.values() if one.manifest]
     busy = skipped["unstable"]
     later = f" {busy} files were still changing and go out with the next publish." if busy else ""
+    if held := skipped["quarantined"]:
+        later += f" {held} files came with a generation that must not be used, and stay here."
     if not names:
-        return "nothing_new", f"Everything in the live cache that is complete is in the store already.{later}"
+        what = "Everything else" if held else "Everything"
+        return "nothing_new", f"{what} in the live cache that is complete is in the store already.{later}"
     new = sum(one.new_files for one in done.values())
     packed = sum(one.packed for one in done.values())
     return "published", f"Published {' and '.join(names)}: {new} new files, {in_words(packed)} packed.{later}"

@@ -22,6 +22,8 @@ UNSAFE_FORMAT = ("VLLM_COMPILE_CACHE_SAVE_FORMAT", "unpacked")
 UNSAFE_FAMILY = "vllm_compile"
 ONE_RANK = Ranks(1, True)
 WHOLE, BROKEN = 1, 2
+# What was changed so far in the future was written before the clock was set back: nobody writes it now.
+AHEAD_NS = 600 * 10**9
 
 
 class Snapshot:
@@ -58,7 +60,7 @@ class Snapshot:
         """Give the rows of an entry's files that travel; none while any of them is still being written."""
         listing = self.listings[family.name]
         rows = [row for row in self._entries[family.name].rows(entry) if self._travels(family, listing, row)]
-        if any(listing.mtimes[row] > self._newest_ns for row in rows):
+        if any(self._newest_ns < listing.mtimes[row] < self._newest_ns + AHEAD_NS for row in rows):
             self._skip(family, entry, "unstable", len(rows))
             return []
         return rows
@@ -109,9 +111,9 @@ def take(
     ranks: Ranks = ONE_RANK,
     exclude: Collection[str] = (),
 ) -> Snapshot:
-    """Look at the families of a scope. Entries with a file changed after `newest_unix_s` are still being written.
+    """Look at the families of a scope. Raises OSError when the live cache can't be read.
 
-    Raises OSError when the live cache can't be read.
+    Entries with a file changed after `newest_unix_s`, and less than ten minutes after it, are still being written.
     """
     listings = {
         family.name: listing_of(f"{live_cache}/{family.directory}")

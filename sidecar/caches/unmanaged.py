@@ -179,7 +179,8 @@ def _measured(path: str, where: str, share: int) -> tuple[Unmanaged, int]:
     while pending:
         here = pending.pop()
         try:
-            if not os.path.isdir(here) or os.path.islink(here):
+            # A configured root may be a link to where its volume is mounted; no other link is followed.
+            if not os.path.isdir(here) or (os.path.islink(here) and where != "extra"):
                 status = os.lstat(here)
                 size, files = size + status.st_size, files + 1
                 continue

@@ -18,6 +18,7 @@ from sidecar.caches.families import BY_NAME, is_left_out, stored_families
 from sidecar.caches.messages import PublishRequest, RestoreRequest
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.restore import RestoreTools, restore
+from sidecar.caches.snapshot import AHEAD_NS
 from sidecar.caches.validity import NEVER_EMPTY
 from tests.fakes import live_cache as fake
 
@@ -61,7 +62,7 @@ def lay(live: Path, tree: Tree) -> Tree:
 
 def travels(family: str, path: str, content: bytes | str, mtime_ns: int) -> bool:
     """Say what is declared: no locks and temporary names, nothing that leads out, nothing cut, nothing still changing."""
-    if is_left_out(BY_NAME[family], path) or not is_confined(path) or mtime_ns > (time.time() - 5) * 1e9:
+    if is_left_out(BY_NAME[family], path) or not is_confined(path) or 0 < mtime_ns - (time.time() - 5) * 1e9 < AHEAD_NS:
         return False
     if isinstance(content, str):
         return is_confined_link(path, content)

@@ -65,6 +65,9 @@ def test_one_kernel_is_one_file(family: str, path: str, expected: bool) -> None:
         ("flashinfer", ".cache/flashinfer/0.7.2/90a/flashinfer_jit.log"),
         ("deep_gemm", "tmp/0a1b/kernel.cubin"),
         ("triton", ".nfs000123"),
+        ("flashinfer_tuning", "tmp1a_b2c3d"),
+        ("flashinfer", ".cache/flashinfer/0.7.2/90a/cached_ops/kda/tmp1a_b2c3d/kernel.so"),
+        ("flashinfer_tuning", ".moe_ep_knob_cache.1a_b2c3d"),
     ],
 )
 def test_locks_and_unfinished_files_never_travel(family: str, path: str) -> None:

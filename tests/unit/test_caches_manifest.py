@@ -250,3 +250,36 @@ def test_more_files_than_any_cache_has_are_refused(monkeypatch: pytest.MonkeyPat
     manifests.from_json(a_manifest(a_file(), a_file(path="K/2")))
     with pytest.raises(StoreDamaged, match="more than 2 files"):
         manifests.from_json(a_manifest(a_file(), a_file(path="K/2"), a_file(path="K/3")))
+
+
+class Endless(io.RawIOBase):
+    """A document that begins like one, and then goes on with a single line; `taken` is how much of it was read."""
+
+    def __init__(self, begin: bytes) -> None:
+        super().__init__()
+        self._begin = io.BytesIO(begin)
+        self.taken = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self._begin.readinto(buffer) or len(buffer)
+        self.taken += size
+        return size if self.taken < 200_000_000 else 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "most"),
+    [
+        (b'{"format":', 40_000_000),
+        (b'{"format":\n', 40_000_000),
+        (b"\n".join([*manifests.lines(manifests.from_json(a_manifest()))][:1]) + b'\n{"family":', 1_000_000),
+    ],
+    ids=["one line", "whole", "file"],
+)
+def test_a_document_without_an_end_is_damage_before_it_has_filled_the_memory(begin: bytes, most: int) -> None:
+    stream = Endless(begin)
+    with pytest.raises(StoreDamaged):
+        manifests.read(io.BufferedReader(stream))
+    assert stream.taken < most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -252,6 +253,53 @@ def test_nothing_is_built_on_a_quarantined_generation_and_its_number_stays_taken
     assert result.generation is not None
     assert result.generation.startswith("00000002-")
     assert {path.split("/")[1] for path in pod.newest("toolchain")} == {"CLEAN"}
+
+
+def test_nothing_is_built_on_a_generation_that_two_deaths_condemned(pod: Pod) -> None:
+    fake.triton_kernel(pod.live, "K", b"poison")
+    poisoned = pod.publish().generations["toolchain"]
+    key = fingerprint(fake.facts(), str(pod.live)).toolchain_key
+    store = DirectoryStore(pod.store, "read-write", lambda _s: None)
+    store.record_boot("toolchain", key, f"{poisoned}.died.x", {})
+    pod.replaced()
+    cubin = fake.triton_kernel(pod.live, "K", b"sound") / "k.cubin"
+    for path in cubin.parent.iterdir():
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert pod.publish().outcome == "nothing_new", "one death may be an accident"
+    store.record_boot("toolchain", key, f"{poisoned}.died.y", {})
+    result = pod.publish()
+    assert (result.parent, (result.generation or "")[:9]) == (None, "00000002-")
+    stored = pod.newest("toolchain")["triton/K/k.cubin"]
+    assert stored["sha256"] == hashlib.sha256(cubin.read_bytes()).hexdigest()
+
+
+def test_a_kernel_from_before_the_clock_was_set_back_does_not_wait_until_it_gets_there(pod: Pod) -> None:
+    for name, ahead_s in (("DAY", 86400), ("NOW", 1)):
+        for path in fake.triton_kernel(pod.live, name).iterdir():
+            os.utime(path, (time.time() + ahead_s,) * 2)
+    assert pod.publish().skipped == {"unstable": 3}
+    assert {path.split("/")[1] for path in pod.newest("toolchain")} == {"DAY"}
+
+
+@pytest.mark.parametrize("why", ["quarantined", "condemned"])
+def test_what_came_with_a_generation_that_must_not_be_used_is_not_published_again(pod: Pod, why: str) -> None:
+    fake.triton_kernel(pod.live, "POISON")
+    bad = pod.publish().generations["toolchain"]
+    key = fingerprint(fake.facts(), str(pod.live)).toolchain_key
+    store = DirectoryStore(pod.store, "read-write", lambda _s: None)
+    if why == "quarantined":
+        store.quarantine("toolchain", key, bad, {"reason": "test"})
+    for boot in "xy" if why == "condemned" else "":
+        store.record_boot("toolchain", key, f"{bad}.died.{boot}", {})
+    result = pod.publish()
+    assert (result.outcome, result.skipped) == ("nothing_new", {"quarantined": 3})
+    assert "must not be used" in result.sentence
+    fake.triton_kernel(pod.live, "LATE")
+    assert pod.publish().outcome == "published"
+    assert {path.split("/")[1] for path in pod.newest("toolchain")} == {"LATE"}
+    for path in (pod.live / "triton/POISON").iterdir():
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert pod.publish().new_files == 3, "compiled anew"
 
 
 def test_a_damaged_generation_blocks_nobody(pod: Pod) -> None:

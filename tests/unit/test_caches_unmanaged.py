@@ -39,6 +39,15 @@ def test_a_configured_root_is_measured_where_it_can_be_seen(tmp_path: Path) -> N
     assert [(one.bytes, one.where) for one in found.values()] == [(100_000, "extra")]
 
 
+def test_a_configured_root_that_is_a_link_is_measured_where_it_leads(tmp_path: Path) -> None:
+    fake.put(tmp_path / "volume/k/a.bin", b"x" * 7)
+    (tmp_path / "root").symlink_to("volume")
+    assert sizes("", [f"{tmp_path}/root"])[f"{tmp_path}/root"].bytes == 7
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live/stranger").symlink_to("../volume")
+    assert sizes(tmp_path / "live")[f"{tmp_path}/live/stranger"].files == 1, "a link in the live cache is not followed"
+
+
 def test_only_growth_counts_and_the_largest_comes_first(tmp_path: Path) -> None:
     fake.put(tmp_path / "old/k", BIG)
     before = sizes(tmp_path)
