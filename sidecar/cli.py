@@ -46,7 +46,7 @@ COMMANDS: Mapping[str, Entry] = {
     "warm": Entry("warm", "Warm a running engine up once, without a sidecar, and show what it was good for."),
     "bench": Entry("bench", "Measure what requests to a running engine wait for, or compare two such runs."),
     "golden": Entry("golden", "Record what a trusted engine answers, and check any engine against it."),
-    "profiles": Entry("profiles", "List, show, check and explain the warm-up profiles."),
+    "profiles": Entry("profiles", "List, show, check and explain the warm-up profiles; make one of a plan or of what users send."),
     "plan": Entry("plan", "Show what warm-up would send to an engine, request by request, without sending it."),
     "store": Entry("store", "List, check and explain the shared store; keep bad generations from being used."),
     "injector": Entry("injector", "Serve the admission webhook that puts the sidecar into labelled pods."),

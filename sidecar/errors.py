@@ -66,6 +66,13 @@ class DaemonUnreachable(WarmupError):
     retry = True
 
 
+class PrometheusUnavailable(WarmupError):
+    """No Prometheus answers where one was named, or something else does."""
+
+    outcome = "prometheus_unavailable"
+    retry = True
+
+
 class FileUnreadable(WarmupError):
     """A small file holds what can't be used: no JSON, not an object, too large, or not a plain file."""
 

@@ -1,6 +1,6 @@
 """What plots show: rows of a label, a bar's length and a text; of how values are spread, and over time.
 
-Draws nothing; bars are drawn by the command that shows them.
+On a terminal bars are drawn by the command that shows them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,32 @@ def histogram(seconds: Sequence[float]) -> list[Bar]:
         Bar(f"{duration(edges[at])} to {duration(edges[at + 1])}", count / most, str(count))
         for at, count in enumerate(counts)
     ]
+
+
+def of_counts(counts: Sequence[tuple[int, float]]) -> list[Bar]:
+    """Show counts by upper bound as shares of all; neighbours are put together where there are more than rows."""
+    total = math.fsum(count for _, count in counts)
+    if not total:
+        return []
+    size = -(-len(counts) // ROWS)
+    rows, low = [], 1
+    for at in range(0, len(counts), size):
+        part = counts[at : at + size]
+        rows.append((f"{low:,} to {part[-1][0]:,}" if low < part[-1][0] else f"{part[-1][0]:,}", part))
+        low = part[-1][0] + 1
+    shares = [math.fsum(count for _, count in part) / total for _, part in rows]
+    most = max(shares)
+    return [Bar(label, share / most, f"{share:.1%}") for (label, _), share in zip(rows, shares, strict=True)]
+
+
+def drawn(bars: Sequence[Bar], width: int) -> list[str]:
+    """Draw bars as lines of text, the longest so many characters wide."""
+    label = max((len(bar.label) for bar in bars), default=0)
+    lines = []
+    for bar in bars:
+        length = max(1, round(bar.share * width)) if bar.share else 0
+        lines.append(f"{bar.label:>{label}}  {'█' * length:<{width}}  {bar.text}")
+    return lines
 
 
 def over_time(started: Sequence[float], seconds: Sequence[float]) -> list[Bar]:

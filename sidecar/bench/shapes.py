@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sidecar.errors import UsageError
 from sidecar.warmup.planner import Plan, draw_burst
+from sidecar.warmup.recorded import RecordedMix
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,22 @@ def _drawn(prompt: Lengths, output: Lengths, longest: int | None, rng: random.Ra
 
 def from_profile(plan: Plan, seed: int) -> Iterator[Shape]:
     """Draw from the traffic mix of a fitted profile for ever; how many the mix sends at once does not matter."""
-    rng, number = random.Random(seed), 0
+    if plan.users is not None:
+        return _from_users(plan.users, plan, random.Random(seed))
+    return _from_mix(plan, random.Random(seed))
+
+
+def _from_users(users: RecordedMix, plan: Plan, rng: random.Random) -> Iterator[Shape]:
+    """Draw lengths as users sent them; unlike warm-up's, outputs are as long as theirs."""
+    longest, sampled = plan.limits.max_model_len, plan.profile.mix.sampled
+    while True:
+        generated = min(users.output_tokens.quantile(rng.random()), max(1, longest - 1))
+        asked = min(users.prompt_tokens.quantile(rng.random()), max(1, longest - generated))
+        yield Shape(asked, generated, 1.0 if rng.random() < sampled else 0.0)
+
+
+def _from_mix(plan: Plan, rng: random.Random) -> Iterator[Shape]:
+    number = 0
     while True:
         number += 1
         burst = draw_burst(plan, rng, number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,6 +136,16 @@ def find(store: Store, wanted: str) -> tuple[KeyScope, str, str]:
         several = ", ".join(f"{key}/{name}" for _, key, name in found[:4])
         raise UsageError(f"{wanted} is ambiguous ({several}); give the key too, as key/name.")
     return found[0]
+
+
+def built_on(store: Store, scope: KeyScope, key: str, name: str) -> list[str]:
+    """Name the generations that were built on one, oldest first: they hold its files too. A damaged one is left out."""
+    found = [name]
+    for each in reversed(store.generations(scope, key)):
+        with suppress(StoreDamaged):
+            if (head := store.head(scope, key, each)) and head.parent in found:
+                found.append(each)
+    return found[1:]
 
 
 def verify(

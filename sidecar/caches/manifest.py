@@ -21,6 +21,8 @@ FORMAT = 1
 FILES_LIMIT = 2_000_000
 GENERATION_NAME = re.compile(r"(\d{8})-[0-9a-f]{16}")
 SIZE_LIMIT = 1 << 44
+# An archive that claims to unpack to more than this and to a thousand times its size is made to cost time: caches reach ten.
+UNPACKED_LIMIT, UNPACKED_TIMES = 1 << 30, 1000
 # The line that ends the head of a manifest; each file has a line of its own after it.
 HEAD_END = b'"files":['
 HEAD_LIMIT = 4 * 1024 * 1024
@@ -180,4 +182,7 @@ def _time(value: Any) -> float:
 
 
 def _pack(value: Any) -> Pack:
-    return Pack(digest=_digest(value["digest"]), bytes=_size(value["bytes"]), unpacked=_size(value["unpacked"]))
+    found = Pack(digest=_digest(value["digest"]), bytes=_size(value["bytes"]), unpacked=_size(value["unpacked"]))
+    if found.unpacked > max(UNPACKED_LIMIT, UNPACKED_TIMES * found.bytes):
+        _refuse(f"says that an archive of {found.bytes} bytes unpacks to {found.unpacked}")
+    return found

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from sidecar.bench.load import Load, LoadPlan
     from sidecar.bench.report import Report
     from sidecar.bench.shapes import Lengths, Shape
+    from sidecar.bench.targets import Targets
     from sidecar.commands.bench_view import BenchView
 
 #: Ranges of lengths where none are given, in tokens: short enough for any model, long enough to differ.
 PROMPT_TOKENS, OUTPUT_TOKENS = "64:1024", "16:128"
+CONCURRENCY = 32
 #: Requests where neither a number nor a time is given: so many per stream, and so many in all at least.
 REQUESTS_A_STREAM, REQUESTS_AT_LEAST = 20, 100
 
@@ -70,7 +72,9 @@ class Story:
 
 @click.command()
 @engine_options
-@click.option("--concurrency", type=click.IntRange(1, 4096), default=32, show_default=True, help="Requests in flight.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 4096), default=None, help=f"Requests in flight. [default: {CONCURRENCY}]"
+)
 @click.option(
     "--requests",
     type=click.IntRange(1, 1_000_000),
@@ -86,6 +90,13 @@ class Story:
 )
 @click.option("--prompt-tokens", metavar="A:B", default=None, help=f"Prompt lengths. [default: {PROMPT_TOKENS}]")
 @click.option("--output-tokens", metavar="A:B", default=None, help=f"Output lengths. [default: {OUTPUT_TOKENS}]")
+@click.option(
+    "--targets",
+    "targets_file",
+    metavar="FILE",
+    default=None,
+    help="Send what FILE says and compare with its times; profiles from-aiconfigurator makes one.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The same seed: the same lengths.")
 @click.option(
     "--json", "json_file", metavar="FILE", default=None, help="Write figures and samples to FILE; `-`: standard output."
@@ -107,7 +118,8 @@ def command(**arguments: Any) -> int:
     request is written to its first non-empty text in any channel; TPOT: from first to last text per token after
     the first; ITL: between pieces of text. Percentiles interpolate linearly; failed requests are in none of them.
 
-    Exit code 0 when every request was answered, 3 when not, 130 after Ctrl-C; figures are printed in any case.
+    Exit code 0 when every request was answered and every target kept, 3 when not, 130 after Ctrl-C; figures are
+    printed in any case.
 
     \b
     Examples:
@@ -115,13 +127,17 @@ def command(**arguments: Any) -> int:
       warmup-sidecar bench --url http://127.0.0.1:8000 --concurrency 32 --compare before.json
       warmup-sidecar bench --prompt-tokens 8000:100000 --output-tokens 64 --duration 120
       warmup-sidecar bench --compare before.json after.json
+      warmup-sidecar bench --url http://127.0.0.1:8000 --targets targets.yaml
     """
     from sidecar.bench.report import read_report
 
+    targets = _with_targets(arguments)
     earlier, later = arguments.pop("earlier"), arguments.pop("later")
     json_file, anyway = arguments.pop("json_file"), arguments.pop("anyway")
     if later is not None and earlier is None:
         raise UsageError(f"What is {later} for? To compare two runs: bench --compare FILE FILE.")
+    if later is not None and targets is not None:
+        raise UsageError("Two runs are compared without sending anything; leave --targets out.")
     first = None if earlier is None else read_report(Path(earlier))
     if first is not None and later is not None:
         _compare(first, read_report(Path(later)), (str(earlier), str(later)), anyway)
@@ -130,9 +146,37 @@ def command(**arguments: Any) -> int:
     report = _measure(arguments, first, anyway, json_file)
     if first is not None:
         _compare(first, report, (str(earlier), "this run"), True, to_stderr=json_file == "-")
+    kept = targets is None or _held_against(targets, report, to_stderr=json_file == "-")
     if report.ended == "interrupted":
         raise KeyboardInterrupt
-    return EXIT_OK if report.ended == "complete" and not report.failed else EXIT_NOT_SO
+    return EXIT_OK if report.ended == "complete" and not report.failed and kept else EXIT_NOT_SO
+
+
+def _with_targets(arguments: dict[str, Any]) -> Targets | None:
+    """Take lengths and concurrency from --targets, where it is given, and the default concurrency where nothing is."""
+    from sidecar.bench.targets import read_targets
+
+    name = arguments.pop("targets_file")
+    if name is None:
+        arguments["concurrency"] = arguments["concurrency"] or CONCURRENCY
+        return None
+    brought = ("concurrency", "prompt_tokens", "output_tokens")
+    if given := [f"--{each.replace('_', '-')}" for each in (*brought, "profile") if arguments[each] is not None]:
+        raise UsageError(f"--targets brings the load: leave {' and '.join(given)} out, or change the file.")
+    targets = read_targets(Path(name))
+    arguments["concurrency"] = targets.concurrency
+    arguments["prompt_tokens"], arguments["output_tokens"] = str(targets.prompt_tokens), str(targets.output_tokens)
+    return targets
+
+
+def _held_against(targets: Targets, report: Report, *, to_stderr: bool) -> bool:
+    """Print a run beside its targets, and say whether it keeps all of them."""
+    from sidecar.bench.targets import compared, verdict
+    from sidecar.commands.bench_view import show_targets
+
+    rows = compared(report, targets)
+    show_targets(rows, verdict(rows), to_stderr=to_stderr)
+    return not any(row.kept is False for row in rows)
 
 
 def _measure(arguments: dict[str, Any], first: Report | None, anyway: bool, json_file: str | None) -> Report:

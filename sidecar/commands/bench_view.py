@@ -27,6 +27,7 @@ from sidecar.web import words
 if TYPE_CHECKING:
     from sidecar.bench.load import Load, LoadPlan
     from sidecar.bench.report import Report, Spread
+    from sidecar.bench.targets import Row
 
 #: Time between two pictures on a terminal, and between two lines without one. Seconds.
 DRAW_EVERY_S, TELL_EVERY_S = 0.5, 15.0
@@ -218,3 +219,15 @@ def show_comparison(
     console.print(table)
     console.print()
     console.print(summary(rows), markup=False)
+
+
+def show_targets(rows: Sequence[Row], sentence: str, *, to_stderr: bool) -> None:
+    """Print figures beside their targets and what was predicted."""
+    console = _console(to_stderr)
+    words_of = {True: "kept", False: "MISSED", None: ""}
+    cells = [(row.name, row.measured, row.target, row.predicted, words_of[row.kept]) for row in rows]
+    headings = ("", "measured", "target", "predicted", "")
+    console.print()
+    show([Grid("Targets", headings, cells, frozenset(headings[1:4]))], console)
+    console.print()
+    console.print(sentence, markup=False)

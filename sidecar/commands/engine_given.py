@@ -71,7 +71,7 @@ def given(arguments: Mapping[str, Any]) -> Given:
 
     settings = loaded({}).settings
     hints, sm, read = _from_file(arguments.get("facts_file"))
-    sm = _checked_sm(arguments.get("sm") or settings.sm or sm)
+    sm = checked_sm(arguments.get("sm") or settings.sm or sm)
     url = arguments.get("url")
     if url:
         from sidecar.commands.engine_port import address_of
@@ -97,7 +97,8 @@ def chosen(name: str, found: Given) -> Choice:
     return choose_profile(found.sm, found.facts)
 
 
-def _checked_sm(sm: str) -> str:
+def checked_sm(sm: str) -> str:
+    """Give the SM version of `--sm`; empty stays empty. Raises UsageError."""
     from sidecar.config import Settings
 
     try:

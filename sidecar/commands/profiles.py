@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sidecar.commands import learning, profile_making
 from sidecar.commands.engine_given import Given, chosen, engine_options, given
 from sidecar.errors import EXIT_NOT_SO, EXIT_OK, EXIT_USAGE
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """List the warm-up profiles, show one, check one's own, and explain which one is taken.
+    """List the warm-up profiles, show one, check one's own, explain which one is taken, and make one.
 
     A profile says what traffic warms which GPU. `auto` takes the most specific one that fits the engine.
 
@@ -34,6 +35,8 @@ def command(ctx: click.Context) -> None:
       warmup-sidecar profiles show sm90
       warmup-sidecar profiles check ./my-profile.yaml
       warmup-sidecar profiles explain --sm sm90 --kv-cache-dtype fp8_e4m3
+      warmup-sidecar profiles from-aiconfigurator ./results --output mine.yaml --targets targets.yaml
+      warmup-sidecar profiles learn --prometheus http://127.0.0.1:9090 --sm sm90 --output mine.yaml
     """
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
@@ -233,6 +236,10 @@ def schema_() -> None:
     from sidecar.warmup.schema import schema_text
 
     click.echo(schema_text(), nl=False)
+
+
+command.add_command(profile_making.command)
+command.add_command(learning.command)
 
 
 def _match(profile: Profile) -> Grid:

@@ -288,24 +288,35 @@ def _print_comparison(scope: str, found: dict[str, Any]) -> None:
 @command.command("quarantine")
 @click.argument("generation")
 @click.option("--reason", required=True, help="Why it must not be used; shown to whoever asks.")
+@click.option("--descendants", is_flag=True, help="Also those that were built on it, which hold its files too.")
 @STORE
-def quarantine(generation: str, reason: str, location: str) -> int:
+def quarantine(generation: str, reason: str, descendants: bool, location: str) -> int:
     """Keep a generation from being restored or built on again. Pods that run on it are not touched.
 
     \b
     Example:
       warmup-sidecar store quarantine 60e1c2/00000003 --reason "wrong output on node 7"
     """
-    from sidecar.caches.inspection import find
+    from sidecar.caches.inspection import built_on, find
 
     store = opened(location, "read-write")
     scope, key, name = find(store, generation)
-    if name in store.quarantined(scope, key):
-        known = store.quarantine_record(scope, key, name).get("reason", "no reason given")
-        click.echo(f"Generation {name} of {scope} key {key} is quarantined already: {known}")
-        return EXIT_OK
-    store.quarantine(scope, key, name, {"reason": reason, "generation": name, "by": "operator"})
-    click.echo(f"Generation {name} of {scope} key {key} is quarantined; the next start takes an older one, or is cold.")
+    known, later = store.quarantined(scope, key), built_on(store, scope, key, name)
+    for each in (name, *(later if descendants else ())):
+        if each in known:
+            why = store.quarantine_record(scope, key, each).get("reason", "no reason given")
+            click.echo(f"Generation {each} of {scope} key {key} is quarantined already: {why}")
+            continue
+        store.quarantine(scope, key, each, {"reason": reason, "generation": each, "by": "operator"})
+        click.echo(f"Generation {each} of {scope} key {key} is quarantined.")
+    left = [] if descendants else [each for each in later if each not in known]
+    if left:
+        click.echo(
+            f"The next start takes one that was built on it and holds its files too: {', '.join(left)}. "
+            "If they must not be used either, say it again with --descendants."
+        )
+    else:
+        click.echo("The next start takes another one, or is cold.")
     return EXIT_OK
 
 

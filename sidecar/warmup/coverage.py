@@ -142,7 +142,7 @@ def plan_digest(plan: Plan) -> str:
             plan.limits.max_num_seqs,
             plan.limits.vocab_size,
         ],
-        "mix": profile.mix.model_dump(mode="json", by_alias=True),
+        "mix": profile.mix.model_dump(mode="json", by_alias=True, exclude_none=True),
         # Which mix is drawn from changes with what users send; what is covered does not.
         "search": None if search is None else search.model_dump(mode="json", exclude={"mix"}),
     }

@@ -75,16 +75,12 @@ def outline(plan: Plan) -> dict[str, Any]:
 
 def _mix(plan: Plan) -> dict[str, Any]:
     """Give what random draws follow: the profile's spans, or the quantiles of what users sent."""
-    users = plan.recorded
+    users = plan.users
     if users is None:
         return {"source": "profile", **plan.profile.mix.model_dump(mode="json", by_alias=True)}
-    parts = {
-        "prompt_tokens": users.prompt_tokens,
-        "output_tokens": users.output_tokens,
-        "concurrency": users.concurrency,
-    }
-    found = {name: quantiles(part) for name, part in parts.items()}
-    return {"source": "recorded", "pods": users.pods, "requests": round(users.requests), **found}
+    found = {name: quantiles(part) for name, part in users.parts.items()}
+    source = {"source": "recorded", "pods": users.pods} if plan.recorded else {"source": "learned"}
+    return {**source, "requests": round(users.requests), **found}
 
 
 def _step(step: PlannedStep) -> dict[str, Any]:

@@ -84,9 +84,16 @@ class Plan:
     recorded: RecordedMix | None = None
 
     @property
+    def users(self) -> RecordedMix | None:
+        """Give the traffic that random draws follow: what pods recorded, else what the profile's mix has learned."""
+        learned = self.profile.mix.learned
+        return self.recorded or (learned.mix if learned else None)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Give everything worth telling about the plan, a sentence each."""
-        told = self.recorded.sentence if self.recorded else ""
+        learned = self.profile.mix.learned
+        told = self.recorded.sentence if self.recorded else learned.sentence if learned else ""
         first = tuple(each for each in (self.unwarmed, self.widened, told) if each)
         return first + self.assumed + self.dropped + self.clipped + self.warnings
 
@@ -206,7 +213,7 @@ NO_LIMITS = DrawLimits()
 
 def draw_burst(plan: Plan, rng: random.Random, number: int, below: DrawLimits = NO_LIMITS) -> Burst:
     """Draw one burst from the traffic mix: how many requests at once, and the lengths of each."""
-    mix, limits, users = plan.profile.mix, plan.limits, plan.recorded
+    mix, limits, users = plan.profile.mix, plan.limits, plan.users
     count = min(_drawn(mix.concurrency, limits, rng, users.concurrency if users else None), limits.max_num_seqs)
     count = int(max(1, min(count, below.concurrency - 1)))
     room = min(below.tokens - 1, math.inf if limits.kv_tokens is None else limits.kv_tokens * KV_SHARE)
@@ -238,7 +245,7 @@ def draw_burst(plan: Plan, rng: random.Random, number: int, below: DrawLimits = 
 def _drawn(span: Span, limits: Limits, rng: random.Random, users: Distribution | None) -> int:
     """Draw one size with one number of `rng`: from what users sent, and from the profile's span for a share of draws."""
     share = rng.random()
-    if users is not None:
+    if users is not None and users.total:
         if share >= PROFILE_SHARE:
             return users.quantile((share - PROFILE_SHARE) / (1 - PROFILE_SHARE))
         share /= PROFILE_SHARE

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from sidecar.errors import ProfileError
 from sidecar.warmup import inheritance
+from sidecar.warmup.learned import Learned
 from sidecar.warmup.matching import Match
 from sidecar.warmup.problems import problems_of
 from sidecar.warmup.search_terms import Search
@@ -49,12 +50,16 @@ class Span(Strict):
 
 
 class Mix(Strict):
-    """The traffic that random draws imitate: lengths in tokens, and how many requests arrive at once."""
+    """The traffic that random draws imitate: lengths in tokens, and how many requests arrive at once.
+
+    The spans are searched. Draws are even in their logarithm, or follow `learned` where it is given.
+    """
 
     prompt_tokens: Span = Span.model_validate({"from": 1, "to": "max_num_batched_tokens"})
     output_tokens: Span = Span.model_validate({"from": 1, "to": 16})
     concurrency: Span = Span.model_validate({"from": 1, "to": 8})
     sampled: float = Field(0.5, ge=0, le=1)
+    learned: Learned | None = None
 
 
 class Converge(Strict):

@@ -75,8 +75,16 @@ class Distribution:
 
     @classmethod
     def of(cls, counts: Mapping[int, float]) -> Distribution:
-        """Make one of counts by upper bound."""
-        kept = sorted((bound, count) for bound, count in counts.items() if count > 0)
+        """Make one of counts by upper bound.
+
+        An empty bucket is kept where it is the lower end of one that isn't: else sizes would be drawn from the gap.
+        """
+        bounds = sorted(counts)
+        kept = [
+            (bound, max(0.0, counts[bound]))
+            for bound, after in itertools.zip_longest(bounds, bounds[1:])
+            if counts[bound] > 0 or (after is not None and counts[after] > 0)
+        ]
         return cls(tuple(bound for bound, _ in kept), tuple(count for _, count in kept))
 
     def to_json(self) -> list[list[float]]:
@@ -116,16 +124,27 @@ class RecordedMix:
     @property
     def sentence(self) -> str:
         """Tell it to people."""
-        shown = [
-            f"{name} {found.quantile(0.5):,} in the middle and {found.quantile(0.95):,} at the 95th percentile"
-            for name, found in (
-                ("prompts of", self.prompt_tokens),
-                ("outputs of", self.output_tokens),
-                ("requests at once", self.concurrency),
-            )
-        ]
         pods = f"{self.pods} pod{'' if self.pods == 1 else 's'}"
-        return f"Random draws follow what users sent to {pods} ({self.requests:,.0f} requests): {'; '.join(shown)}."
+        return f"Random draws follow what users sent to {pods} ({self.requests:,.0f} requests): {self.sizes}."
+
+    @property
+    def parts(self) -> dict[str, Distribution]:
+        """Give the distributions by their names, without one that nothing is known of."""
+        found = {
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "concurrency": self.concurrency,
+        }
+        return {name: part for name, part in found.items() if part.total}
+
+    @property
+    def sizes(self) -> str:
+        """Tell the sizes, as a part of a sentence."""
+        words = {"prompt_tokens": "prompts of", "output_tokens": "outputs of", "concurrency": "requests at once"}
+        return "; ".join(
+            f"{words[name]} {part.quantile(0.5):,} in the middle and {part.quantile(0.95):,} at the 95th percentile"
+            for name, part in self.parts.items()
+        )
 
     def differs_from(self, other: RecordedMix) -> float:
         """Give the largest distance of any of its distributions from the other's, 0 to 1."""
@@ -227,6 +246,8 @@ def of_samples(values: Iterable[int]) -> Distribution:
         step = 1 << max(0, value.bit_length() - 4)
         bound = -(-value // step) * step
         counts[bound] = counts.get(bound, 0.0) + 1.0
+        if bound > step:
+            counts.setdefault(bound - step, 0.0)
     return Distribution.of(counts)
 
 

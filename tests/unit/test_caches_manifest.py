@@ -227,6 +227,14 @@ def test_files_that_are_sorted_otherwise_are_read_as_they_come() -> None:
         read(written(a_file(path="B"), a_file(path="A")).replace(b'"A"', b'"B"'))
 
 
+def test_an_archive_that_is_made_to_unpack_for_hours_is_damage() -> None:
+    whole = {"digest": DIGEST, "bytes": 5_000_000, "unpacked": 1000 * 5_000_000}
+    assert manifests.from_json(a_manifest(a_file(), packs=[whole])).packs[0].unpacked == 5_000_000_000
+    assert manifests.from_json(a_manifest(a_file(), packs=[{**whole, "bytes": 1, "unpacked": 1 << 30}])).packs
+    with pytest.raises(StoreDamaged, match="unpacks to 5000000001"):
+        manifests.from_json(a_manifest(a_file(), packs=[{**whole, "unpacked": 5_000_000_001}]))
+
+
 def test_names_are_kept_once_for_all_files_of_a_generation() -> None:
     document = written(*(a_file(path=f"K/{number}") for number in range(3)))
     files = read(document).files

@@ -71,6 +71,19 @@ def test_a_wrong_file_of_keys_is_a_sentence_for_every_command_that_needs_it(stor
         run("verify", "--store", str(stored.place), env={"WARMUP_TRUSTED_KEYS_FILE": "/not/there"})
 
 
+def test_a_quarantine_tells_of_those_that_were_built_on_it_and_takes_them_too_when_asked(stored: Stored) -> None:
+    stored.publish("a", "b", "c")
+    first, second, third = stored.generations()
+    words = ("quarantine", first, "--reason", "wrong output", "--store", str(stored.place))
+    code, said = run(*words)
+    assert (code, f"{second}, {third}" in said, "--descendants" in said) == (0, True, True)
+    stored.restore()
+    assert stored.kernels() == {"a", "b", "c"}
+    code, said = run(*words, "--descendants")
+    assert (code, "is cold" in said) == (0, True)
+    assert stored.restore().outcome == "miss"
+
+
 def test_gc_says_what_goes_and_why_and_a_dry_run_keeps_it(stored: Stored) -> None:
     before = stored.generations()
     for path in stored.place.glob("v1/*/*/generations/*/manifest.json"):
@@ -97,6 +110,19 @@ def test_a_store_travels_in_a_file(stored: Stored, tmp_path: Path) -> None:
     assert "is there already" in run("import", str(file), "--store", str(there.place))[1]
     there.restore()
     assert there.kernels() == {"a", "b"}
+
+
+def test_a_store_travels_as_an_image(stored: Stored, tmp_path: Path) -> None:
+    there, folder = Stored(tmp_path, "there"), tmp_path / "image"
+    code, said = run("export", str(folder), "--oci", "--tag", "v2", "--store", str(stored.place))
+    assert (code, "tagged v2" in said) == (0, True)
+    assert "is imported" in run("import", str(folder), "--store", str(there.place))[1]
+    there.restore()
+    assert there.kernels() == {"a", "b"}
+    with pytest.raises(UsageError, match="already, and not empty"):
+        run("export", str(folder), "--oci", "--store", str(stored.place))
+    with pytest.raises(UsageError, match="don't go together"):
+        run("export", str(folder), "--oci", "--every", "--store", str(stored.place))
 
 
 def test_an_export_that_fails_leaves_no_file(stored: Stored, tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ async def test_traffic_since_ready_is_written_beside_the_kernels(tmp_path: Path)
     assert await serve(recorder, 200)
     found, _ = load(mix_path(tmp_path / "live"))
     assert found is not None
-    assert (found.prompt_tokens, found.concurrency) == (Distribution((512,), (200.0,)), Distribution((12,), (2.0,)))
+    assert (found.prompt_tokens, found.concurrency) == (
+        Distribution((128, 512), (0.0, 200.0)),
+        Distribution((11, 12), (0.0, 2.0)),
+    )
     assert (found.requests, found.pods) == (200.0, 1)
 
 
@@ -63,7 +66,7 @@ async def test_other_traffic_is_written_when_there_is_enough_of_it(tmp_path: Pat
     assert await serve(recorder, 2000)
     found, _ = load(mix_path(tmp_path / "live"))
     assert found is not None
-    assert (found.pods, found.prompt_tokens) == (4, Distribution((16, 512), (2500.0, 2000.0)))
+    assert (found.pods, found.prompt_tokens) == (4, Distribution((16, 128, 512), (2500.0, 0.0, 2000.0)))
 
 
 async def test_another_engine_process_has_other_counters(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def _asks(count: int, **fields: Any) -> list[tuple[int, int, int]]:
 def test_a_histogram_less_what_was_there_at_ready_is_what_users_sent() -> None:
     at_ready = {1.0: 5.0, 10.0: 9.0, 100.0: 30.0, math.inf: 31.0}
     now = {1.0: 5.0, 10.0: 19.0, 100.0: 70.0, math.inf: 72.0}
-    assert of_buckets(now, at_ready, 4096) == Distribution((10, 100, 4096), (10.0, 30.0, 1.0))
+    assert of_buckets(now, at_ready, 4096) == Distribution((1, 10, 100, 4096), (0.0, 10.0, 30.0, 1.0))
 
 
 def test_bounds_that_an_engine_has_beyond_its_longest_request_are_clipped_to_it() -> None:
@@ -51,16 +51,22 @@ def test_a_quantile_lies_within_its_bucket() -> None:
 
 
 def test_what_runs_at_once_is_counted_exactly_while_it_is_little_and_coarsely_beyond() -> None:
-    assert of_samples([1, 3, 3, 15, 33, 34, 300]) == Distribution((1, 3, 15, 36, 320), (1.0, 2.0, 1.0, 2.0, 1.0))
+    found = of_samples([1, 3, 3, 15, 33, 34, 300])
+    counted = {bound: count for bound, count in zip(found.bounds, found.counts, strict=True) if count}
+    assert counted == {1: 1.0, 3: 2.0, 15: 1.0, 36: 2.0, 320: 1.0}
+
+
+def test_nothing_is_drawn_from_a_gap_below_the_shortest_or_between_two_buckets() -> None:
+    found = of_buckets({10.0: 0.0, 1000.0: 0.0, 2000.0: 9.0, 4000.0: 9.0, 5000.0: 18.0, math.inf: 18.0}, {}, 9000)
+    drawn = [found.quantile(step / 100) for step in range(101)]
+    assert all(1000 < size <= 2000 or 4000 < size <= 5000 for size in drawn)
+    assert {of_samples([300]).quantile(share) for share in (0.0, 0.5, 1.0)} == {289, 304, 320}
 
 
 def test_the_document_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     USERS.save(mix_path(tmp_path))
     found, trouble = load(mix_path(tmp_path))
-    assert (found, trouble) == (
-        RecordedMix(Distribution((2000,), (100.0,)), USERS.output_tokens, USERS.concurrency, 500.0, 2),
-        "",
-    )
+    assert (found, trouble) == (USERS, "")
 
 
 def _document(**changes: Any) -> bytes:
