@@ -87,13 +87,14 @@ def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSe
 
 
 @pytest.fixture
-def bucket(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Give the URL of an empty bucket, and this process and its children what they need to use it."""
     name = f"store-{uuid.uuid4().hex[:12]}"
     object_server.make(name)
     for variable, value in object_server.variables().items():
         monkeypatch.setenv(variable, value)
-    return f"s3://{name}/warm"
+    yield f"s3://{name}/warm"
+    object_server.remove(name)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -45,8 +45,10 @@ _IDENTITIES = {
     ]
 }
 _OFF = ("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false", "-master.telemetry=false")
-# Few and small volumes: a test writes some MiB.
+# Few and small volumes: a test writes some MiB. Seven for each bucket, the default, are all that there may be after some dozens
+# of buckets, and every write is an internal error then.
 _SMALL = ("-volume.max=0", "-master.volumeSizeLimitMB=256")
+_FEW = {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,17 @@ class ObjectServer:
 
     def make(self, bucket: str) -> None:
         """Make a bucket."""
+        self._ask("PUT", bucket)
+
+    def remove(self, bucket: str) -> None:
+        """Remove a bucket with all that is in it, and give its volumes back."""
+        self._ask("DELETE", bucket)
+
+    def _ask(self, method: Literal["PUT", "DELETE"], bucket: str) -> None:
         import obstore
 
-        url = obstore.sign(self.client(bucket), "PUT", "", timedelta(minutes=1))
-        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=UP_S):
+        url = obstore.sign(self.client(bucket), method, "", timedelta(minutes=1))
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=UP_S):
             return
 
 
@@ -113,7 +122,7 @@ def served(root: Path) -> Iterator[ObjectServer]:
         f"-s3.localSocket=/tmp/weed-{ports[3]}",
     ]
     with open(root / "weed.log", "wb") as log:
-        environment = {**os.environ, "HOME": str(root)}
+        environment = {**os.environ, **_FEW, "HOME": str(root)}
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=root, env=environment, start_new_session=True)
     own_processes.STANDING.add(process.pid)
     server = ObjectServer(f"http://127.0.0.1:{ports[3]}")

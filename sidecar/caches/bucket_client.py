@@ -53,7 +53,10 @@ def client(location: str, environment: Mapping[str, str]) -> ObjectStore:
         return opened
     except (exceptions.BaseError, OSError, ValueError, configparser.Error) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StoreUnavailable(f"The store {location} can't be opened ({first:.200}); correct WARMUP_STORE.") from error
+        mend = "name its account in AZURE_STORAGE_ACCOUNT_NAME" if "Account must" in first else "correct WARMUP_STORE"
+        if "redential" in first or "service account file" in first or "Access Key" in first:
+            mend = "correct its credentials"
+        raise StoreUnavailable(f"The store {location} can't be opened ({first:.200}); {mend}.") from error
 
 
 def s3_settings(environment: Mapping[str, str]) -> dict[str, Any]:

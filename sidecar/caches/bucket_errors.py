@@ -11,7 +11,17 @@ import re
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
-_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the pod's service account a role"
+_ROLE = "or give the pod's service account a role"
+#: How the client calls a server in its errors: what to give to it, and where to look for its address.
+_SERVERS = {
+    "GCS": (f"name the key file of a service account in GOOGLE_APPLICATION_CREDENTIALS, {_ROLE}", ""),
+    "MicrosoftAzure": (
+        f"set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, {_ROLE}",
+        " (AZURE_STORAGE_ACCOUNT_NAME)",
+    ),
+    "S3": (f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, {_ROLE}", " (AWS_ENDPOINT_URL)"),
+}
+_SERVER = re.compile(r'Generic (\w+) error|store: "(\w+)"|(googleapis\.com)|(\.core\.windows\.net)')
 # code: error number, and a clause
 _CODES: dict[str, tuple[int, str]] = {
     "NoSuchBucket": (errno.ENODEV, "there is no such bucket; make it, or correct WARMUP_STORE"),
@@ -48,7 +58,6 @@ _CODES["InvalidSecurity"] = _CODES["AccessDenied"]
 _CODES["XAmzContentSHA256Mismatch"] = _CODES["XAmzContentChecksumMismatch"] = _CODES["BadDigest"]
 _STATUSES: dict[str, tuple[int, str]] = {
     "301": _CODES["PermanentRedirect"],
-    "401": (errno.EACCES, f"it wants other credentials; {_KEYS}"),
     "403": (errno.EACCES, "these credentials, or this node's clock, are not accepted; check both"),
     "500": _CODES["InternalError"],
     "501": _CODES["NotImplemented"],
@@ -62,13 +71,16 @@ def explained(error: Exception) -> OSError:
     if isinstance(error, OSError):
         return error
     kind, said = type(error).__name__, str(error)
+    keys, address = _SERVERS[_server(said)]
     if kind in ("AlreadyExistsError", "PreconditionError"):
         return FileExistsError(errno.EEXIST, "it is there already")
     if "169.254." in said or "metadata.google" in said or "MissingCredentials" in said:
-        return OSError(errno.EACCES, f"there are no credentials for it; {_KEYS}")
+        return OSError(errno.EACCES, f"there are no credentials for it; {keys}")
     code, status = _CODE.search(said), _STATUS.search(said)
     if code and code[1] in _CODES:
         return OSError(*_CODES[code[1]])
+    if status and status[1] == "401":
+        return OSError(errno.EACCES, f"it wants other credentials; {keys}")
     if status and status[1] in _STATUSES:
         return OSError(*_STATUSES[status[1]])
     if status:
@@ -76,5 +88,13 @@ def explained(error: Exception) -> OSError:
     if "timed out" in said or "timeout" in said.lower().partition("debug source")[2].replace("retry_timeout", ""):
         return OSError(errno.ETIMEDOUT, "it does not answer in time; look at its server and the network")
     if "HTTP error" in said or "error sending request" in said:
-        return OSError(errno.EHOSTUNREACH, "it can't be reached; check the endpoint (AWS_ENDPOINT_URL) and the network")
+        return OSError(errno.EHOSTUNREACH, f"it can't be reached; check the endpoint{address} and the network")
     return OSError(errno.EIO, " ".join(said.partition("\n")[0].split())[:160] or kind)
+
+
+def _server(said: str) -> str:
+    found = _SERVER.search(said)
+    if found is None:
+        return "S3"
+    name = found[1] or found[2] or ("GCS" if found[3] else "MicrosoftAzure")
+    return name if name in _SERVERS else "S3"

@@ -247,7 +247,18 @@ class CleanRequest(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class CleanResult(Message):
-    """How cleaning up ended; `sentence` is empty when it was not due, and `failed` tells trouble."""
+    """How cleaning up ended; `sentence` is empty when it was not due, and `failed` tells trouble.
+
+    `age_s` is how many seconds ago somebody last began to; None: nobody did, or it is not known. When it was `done`
+    it tells the `generations` and the `bytes` of archives that were removed, the bytes that are kept, and how many of
+    those are beyond the limit.
+    """
 
     sentence: str = ""
     failed: bool = False
+    done: bool = False
+    age_s: float | None = None
+    generations: int = 0
+    bytes: int = 0
+    bytes_kept: int = 0
+    bytes_over: int = 0

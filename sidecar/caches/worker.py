@@ -163,9 +163,18 @@ def clean(request: CleanRequest) -> CleanResult:
         store = open_store(request.store, "read-write", time.sleep)
         store.trust = trust(KeyFiles(request.keys_file, request.signing_file), time.time)
         # A time to come was written before the store's clock was set back.
-        if 0 <= store.last_cleaned_s() < request.interval_s:
-            return CleanResult()
-        return CleanResult(sentence=remove(store, request.limits, dry=False, now=time.time).sentence)
+        if 0 <= (age_s := store.last_cleaned_s()) < request.interval_s:
+            return CleanResult(age_s=age_s)
+        began, found = time.monotonic(), remove(store, request.limits, dry=False, now=time.time)
+        return CleanResult(
+            sentence=found.sentence,
+            done=True,
+            age_s=time.monotonic() - began,
+            generations=len(found.generations),
+            bytes=found.bytes,
+            bytes_kept=found.bytes_kept,
+            bytes_over=found.bytes_over,
+        )
     except WarmupError as error:
         return CleanResult(sentence=str(error), failed=True)
 

@@ -30,7 +30,7 @@ from sidecar.lifecycle import Mode, Phase, output
 from sidecar.logs import get_logger
 from sidecar.metrics import Metrics
 from sidecar.status import Board
-from sidecar.supervisor import Supervisor, fallbacks, growth, handover, progress, restoring, sampling
+from sidecar.supervisor import Supervisor, addressing, fallbacks, growth, handover, progress, restoring, sampling
 from sidecar.supervisor.child import Child
 from sidecar.supervisor.gpu_watch import GpuWatch
 from sidecar.supervisor.observers import AttemptObserver, EngineObserver
@@ -159,6 +159,7 @@ class Daemon:
             own = own_facts(self._settings, first, told)
             pod.places = places(told)
             pod.base_facts, pod.arguments_known = own.facts, not own.inexact
+            addressing.compare(pod)
             if own.lacking and pod.store:
                 pod.store = ""
                 pod.degrade(own.lacking)

@@ -114,6 +114,17 @@ TRUST = Row(
             kind="number",
         ),
         Panel(
+            "Cleaned from the store",
+            "By publishers (WARMUP_STORE_GC_INTERVAL_S), within the range of time; and what it took after that.",
+            [
+                asked("sum(increase(@store_gc_removed_bytes_total{PODS}[$__range]))", "removed"),
+                asked("max(@store_bytes{PODS})", "kept"),
+                asked("max(@store_over_limit_bytes{PODS}) > 0", "over the limit"),
+            ],
+            "bytes",
+            kind="number",
+        ),
+        Panel(
             "Sources missing",
             "Pods for which a source of numbers is absent; the store among them.",
             [asked("sum by (source) (@source_missing{PODS}) > 0", "{{source}}")],

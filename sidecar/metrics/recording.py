@@ -103,6 +103,23 @@ class Metrics(Numbers):
         self._add("publish_bytes_total", number(result.get("bytes")))
         self._add("publish_files_total", number(result.get("new_files")))
 
+    def observe_store_gc(self, result: Mapping[str, Any], now: float) -> None:
+        """Note how cleaning the store up ended, `CleanResult.to_json`; `now` is in seconds since the epoch.
+
+        One that was not due tells only when somebody did it last.
+        """
+        age_s = number(result.get("age_s"))
+        if age_s is not None:
+            self._optional("store_gc_last_timestamp_seconds", now - age_s)
+        if result.get("failed"):
+            self._add("store_gc_total", 1, "failed")
+        elif result.get("done"):
+            self._add("store_gc_total", 1, "done")
+            self._add("store_gc_removed_generations_total", number(result.get("generations")))
+            self._add("store_gc_removed_bytes_total", number(result.get("bytes")))
+            self._optional("store_bytes", number(result.get("bytes_kept")))
+            self._optional("store_over_limit_bytes", number(result.get("bytes_over")))
+
     def count_kernels(self, when: str, family: str, kernels: int) -> None:
         """Count kernels that were compiled `before_ready` or `after_ready`."""
         self._add("kernels_compiled_total", kernels, when, family)

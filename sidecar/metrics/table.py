@@ -54,6 +54,7 @@ VERIFY_OUTCOMES = ("passed", "degenerate", "wrong", "unchecked", "failed", "engi
 _PLAIN_ENDS = ("restart", "terminated", "clean", "crash")
 RESTART_CAUSES = ("exited", "replaced", "asked", *(cause for cause in CAUSES if cause not in _PLAIN_ENDS), OTHER)
 REJECT_REASONS = (*REASONS, "excluded", "left_out", OTHER)
+GC_OUTCOMES = ("done", "failed", OTHER)
 RESTORE_SOURCES = ("node", "volume", "bucket", OTHER)
 STARTS = ("adopted", *RESTORE_OUTCOMES)
 
@@ -166,6 +167,38 @@ TABLE: tuple[Metric, ...] = (
     Metric("publish_seconds", "histogram", "How long publishes took.", "seconds", buckets=BUCKETS),
     Metric("publish_bytes_total", "counter", "Packed bytes written to the store.", "bytes"),
     Metric("publish_files_total", "counter", "New files published to the store."),
+    Metric(
+        "store_gc_total",
+        "counter",
+        "This pod's cleanings of the store by how they ended.",
+        "",
+        {"outcome": GC_OUTCOMES},
+    ),
+    Metric("store_gc_removed_generations_total", "counter", "Generations that this pod removed from the store."),
+    Metric(
+        "store_gc_removed_bytes_total", "counter", "Bytes of archives that this pod removed from the store.", "bytes"
+    ),
+    Metric(
+        "store_gc_last_timestamp_seconds",
+        "gauge",
+        "When anybody last began to clean the store up, since the epoch, as this pod saw it after its last publish.",
+        "seconds",
+        optional=True,
+    ),
+    Metric(
+        "store_bytes",
+        "gauge",
+        "What the generations of the store took when this pod last cleaned it up.",
+        "bytes",
+        optional=True,
+    ),
+    Metric(
+        "store_over_limit_bytes",
+        "gauge",
+        "By how much that was over WARMUP_STORE_LIMIT_BYTES, after all was removed that may be.",
+        "bytes",
+        optional=True,
+    ),
     Metric(
         "live_cache_bytes",
         "gauge",

@@ -26,5 +26,6 @@ async def clean(pod: Pod) -> None:
         signing_file=str(settings.signing_key_file or ""),
     )
     result = await pod.caches.clean(request, DEADLINE_S)
+    pod.metrics.observe_store_gc(result.to_json(), pod.board.wall())
     if result.sentence:
         pod.board.tell(result.sentence, "warning" if result.failed else "info")

@@ -6,6 +6,7 @@ What is sent and when it has converged is the business of `warmup`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,10 @@ async def _send(
         result = await _released(pod, facts, before, result)
         if result.outcome != "engine_gone":
             # Nothing is waited for after a death: the launcher's word of it cancels this, and who is to blame would be lost.
-            await asyncio.gather(comparing, sharing)
+            # A store that hangs does not keep traffic away: what it says came in meanwhile, or is done without.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(deaths.PATIENCE_S):
+                    await asyncio.gather(comparing, sharing)
     finally:
         for aside in (comparing, sharing):
             aside.cancel()

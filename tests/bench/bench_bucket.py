@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,8 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+
+import obstore
 
 from sidecar.caches.messages import PublishRequest, RestoreRequest
 from tests.bench import cache_tree
@@ -81,21 +84,27 @@ def relayed(server: ObjectServer, rate: int) -> tuple[ObjectServer, multiprocess
     return ObjectServer(f"http://127.0.0.1:{listener.getsockname()[1]}"), process
 
 
-def downloaded(server: ObjectServer) -> float:
-    """Give the seconds of a bare download, the start of its process left out by a second one without it."""
-    seconds = []
+def downloaded(server: ObjectServer) -> tuple[float, float]:
+    """Give seconds and CPU seconds of a bare download, the start of its process left out by a second one without it."""
+    spent = []
     for code in (DOWNLOAD, DOWNLOAD.partition("found =")[0]):
-        began = time.monotonic()
+        began, cpu = time.monotonic(), cpu_of_children()
         subprocess.run([sys.executable, "-c", code, server.endpoint, BUCKET], check=True)
-        seconds.append(time.monotonic() - began)
-    return seconds[0] - seconds[1]
+        spent.append((time.monotonic() - began, cpu_of_children() - cpu))
+    return spent[0][0] - spent[1][0], spent[0][1] - spent[1][1]
 
 
-def restored(root: Path, server: ObjectServer, number: int, cache: Path | None = None) -> Cost:
-    """Restore into a staging area, which is removed."""
+def cpu_of_children() -> float:
+    """Give the CPU seconds of the processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def restored(root: Path, server: ObjectServer, number: int, cache: Path | None = None, store: str = "") -> Cost:
+    """Restore from the bucket, or another store, into a staging area, which is removed."""
     staging = root / "staged"
     request = RestoreRequest(
-        store=f"s3://{BUCKET}",
+        store=store or f"s3://{BUCKET}",
         live_cache=str(root / "live"),
         facts=facts(),
         attempt=f"{number}-1-{number:08x}",
@@ -110,19 +119,33 @@ def restored(root: Path, server: ObjectServer, number: int, cache: Path | None =
 
 def measured(root: Path, server: ObjectServer, part: str, repeat: int, size: int) -> list[Figure]:
     """Restore and download in turns."""
-    ours, bare = list[Cost](), list[float]()
+    ours, bare = list[Cost](), list[tuple[float, float]]()
     for number in range(repeat):
         bare.append(downloaded(server))
         ours.append(restored(root, server, number + 1))
     note = f"median of {repeat} in turns, 20,016 files, {size / 1e9:.2f} GB unpacked"
-    ratios = [each.seconds / alone for each, alone in zip(ours, bare, strict=True)]
+    ratios = [each.seconds / alone for each, (alone, _) in zip(ours, bare, strict=True)]
     return [
         Figure(part, "restore, every byte checked", median([each.seconds for each in ours]), "s", None, note),
-        Figure(part, "bare parallel download", median(bare), "s", None, note),
+        Figure(part, "bare parallel download", median([seconds for seconds, _ in bare]), "s", None, note),
+        Figure(part, "restore, CPU of all its processes", median([each.cpu_s for each in ours]), "s", None, note),
+        Figure(part, "bare parallel download, CPU", median([cpu for _, cpu in bare]), "s", None, note),
         Figure(part, "restore as a multiple of the download", median(ratios), "×", 1.3, "median of the pairs"),
         Figure(part, "worker with its processes, peak", max(each.worker for each in ours) / MIB, "MiB", 256, note),
         Figure(part, "calling process, peak", max(each.client for each in ours) / MIB, "MiB", None, note),
     ]
+
+
+def on_disk(root: Path, server: ObjectServer, repeat: int) -> Figure:
+    """Restore the same from a directory: what is left of a restore's CPU seconds without a bucket."""
+    client = server.client(BUCKET)
+    for batch in obstore.list(client):
+        for one in batch:
+            path = root / "directory" / str(one["path"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(obstore.get(client, str(one["path"])).bytes()))
+    costs = [restored(root, server, 200 + number, store=str(root / "directory")).cpu_s for number in range(repeat)]
+    return Figure("directory", "restore, CPU of all its processes", median(costs), "s", None, f"median of {repeat}")
 
 
 def measure(root: Path, repeat: int) -> list[Figure]:
@@ -148,6 +171,7 @@ def measure(root: Path, repeat: int) -> list[Figure]:
             )
             if process is not None:
                 process.kill()
+        found.append(on_disk(root, server, repeat))
         cache = root / "node"
         restored(root, server, 100, cache)
         again = [restored(root, server, 101 + number, cache).seconds for number in range(repeat)]

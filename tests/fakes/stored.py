@@ -16,19 +16,20 @@ from sidecar.caches.fingerprint import KeyScope, fingerprint
 from sidecar.caches.messages import PublishRequest, PublishResult, RestoreRequest, RestoreResult
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.restore import RestoreTools, restore
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import open_store
 from tests.fakes import live_cache as fake
 
 SCOPE: KeyScope = "toolchain"
 
 
 class Stored:
-    """A store in a folder, one live cache for all pods, and what publishes and restores there."""
+    """A store in a folder below `root`, or at another place; one live cache for all pods, and what publishes and restores there."""
 
-    def __init__(self, root: Path, name: str = "store") -> None:
-        self.root, self.place, self.live = root, root / name, root / "live"
+    def __init__(self, root: Path, name: str = "store", place: Any = None) -> None:
+        # A path, or what is used as one: tests look at it and plant things there.
+        self.root, self.place, self.live = root, place or root / name, root / "live"
         self.place.mkdir(parents=True, exist_ok=True)
-        self.store = DirectoryStore(self.place, "read-write", lambda _s: None)
+        self.store = open_store(str(self.place), "read-write", lambda _s: None)
         self.key = fingerprint(fake.facts(), str(self.live)).toolchain_key
 
     def publish(self, *kernels: str, facts: dict[str, Any] | None = None, **fields: Any) -> PublishResult:

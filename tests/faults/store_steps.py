@@ -1,20 +1,22 @@
 """Things done to a store, each in a process of its own that dies at a chosen disk step.
 
-Run by `test_store_crash.py`, which writes a line of JSON for each (task, place, step, argument) and reads one back: the steps
-that were passed, or nothing when it died. Forked from one process, because starting one for each takes a second.
+Run by `test_store_crash.py`, which writes a line of JSON for each (task, place, live cache, step, argument, environment) and
+reads one back: the steps that were passed, or nothing when it died. Forked from one process, because starting one for each takes
+a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
 import traceback
-from pathlib import Path
+from collections.abc import Mapping
 
-from sidecar.caches import archive_file, cleaning
+from sidecar.caches import archive_file, cleaning, compaction
 from sidecar.caches.messages import Limits, PublishRequest
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.store import open_store
@@ -22,21 +24,23 @@ from tests.fakes.live_cache import facts
 from tests.faults.cache_steps import Countdown
 
 
-def main(task: str, place: str, die_at: int, argument: str) -> None:
-    """Do the task, dying after step number `die_at` (0: never)."""
+def main(task: str, place: str, live: str, die_at: int, argument: str, environment: Mapping[str, str]) -> None:
+    """Do the task, dying after step number `die_at` (0: never). `gather` is a publish that takes two packs for too many."""
+    os.environ.update(environment)
     step = Countdown(die_at)
     # One thread, so that steps come in one order.
     cleaning.JOBS = 1
-    if task == "sign":
+    if task in ("publish", "sign", "gather"):
+        if task == "gather":
+            compaction.PACKS = compaction.AT_LEAST = 1
         wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, checkpoint=step)
-        live = str(Path(place).parent / "live")
         request = PublishRequest(
             store=place, live_cache=live, facts=facts(), attempt="p", settle_s=0, signing_file=argument
         )
         said = publish(request, wishes).outcome
     elif task == "clean":
         store = open_store(place, "read-write", time.sleep, step)
-        limits = Limits(grace_s=600.0, count=1)
+        limits = Limits(grace_s=float(argument), count=1)
         said = cleaning.clean(store, limits, dry=False, now=lambda: time.time() + 9000).sentence
     elif task == "import":
         with open(argument, "rb") as source:
@@ -49,6 +53,9 @@ def main(task: str, place: str, die_at: int, argument: str) -> None:
 
 def serve() -> None:
     """Do what is asked, line by line."""
+    # Loaded once; its threads are started by each process that asks a bucket.
+    with contextlib.suppress(ImportError):
+        import obstore  # noqa: F401
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -235,9 +236,10 @@ def test_a_quarantine_and_boots_reach_every_pod(published: Fleet) -> None:
 
 
 def test_a_store_without_its_library_is_a_sentence(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
-    with pytest.raises(StoreUnavailable, match=r"pip install 'vllm-warmup-sidecar\[bucket\]'"):
-        open_store(bucket, "read-only", lambda _s: None)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "obstore", None)
+        with pytest.raises(StoreUnavailable, match=r"pip install 'vllm-warmup-sidecar\[bucket\]'"):
+            open_store(bucket, "read-only", lambda _s: None)
 
 
 def test_a_read_only_store_in_a_bucket_is_never_written(fleet: Fleet) -> None:

@@ -1,4 +1,7 @@
-"""Signing, cleaning up and importing die after every disk step, then run again: nothing half is believed, nothing is lost."""
+"""Signing, cleaning up and importing die after every step, then run again: nothing half is believed, nothing is lost.
+
+In a directory and in a bucket of a real server; publishing to a directory is in `test_caches_crash`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sidecar.caches import archive_file
+from sidecar.caches.manifest import Manifest
 from tests.fakes import live_cache as fake
 from tests.fakes.keys import pair
 from tests.fakes.stored import SCOPE, Stored
+from tests.faults.test_bucket_store import path_in
+from tests.object_server import ObjectServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,11 +37,14 @@ class Steps:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
-    def __call__(self, task: str, place: Path, die_at: int = 0, argument: str = "") -> list[str] | None:
+    def __call__(self, task: str, stored: Stored, die_at: int = 0, argument: str = "") -> list[str] | None:
         """Do a task; give the steps it passed, None when it was killed at its step."""
+        environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps([task, str(place), die_at, argument]) + "\n")
+        self._process.stdin.write(
+            json.dumps([task, str(stored.place), str(stored.live), die_at, argument, environment]) + "\n"
+        )
         self._process.stdin.flush()
         said = json.loads(self._process.stdout.readline())
         assert said != "failed", "see standard error"
@@ -52,29 +62,75 @@ def run() -> Iterator[Steps]:
     steps.close()
 
 
-@pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path)
+@pytest.fixture(params=["directory", "bucket"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
+    return made(request, tmp_path)
 
 
-def test_a_signed_publish_that_dies_after_any_step_shows_no_generation_without_its_signature(
+def made(request: pytest.FixtureRequest, root: Path, name: str = "store") -> Stored:
+    """Make a store in what the test is about."""
+    if request.node.callspec.params["stored"] == "directory":
+        return Stored(root, name)
+    server: ObjectServer = request.getfixturevalue("object_server")
+    return Stored(root, name, path_in(request.getfixturevalue("bucket"), server) / name)
+
+
+def save(stored: Stored) -> Any:
+    """Keep all that is in a store now."""
+    if not isinstance(stored.place, Path):
+        return stored.place.save()
+    before = stored.place.with_name(f"{stored.place.name}.before")
+    shutil.copytree(stored.place, before)
+    return before
+
+
+def put_back(stored: Stored, saved: Any = None) -> None:
+    """Make a store hold what was kept, or nothing."""
+    if not isinstance(stored.place, Path):
+        stored.place.put_back(saved or {})
+        return
+    shutil.rmtree(stored.place)
+    if saved is None:
+        stored.place.mkdir()
+    else:
+        shutil.copytree(saved, stored.place)
+
+
+def grace_s(stored: Stored) -> int:
+    """Give the grace time of cleaning up: nobody can make a bucket's objects older, so there is none."""
+    return 600 if isinstance(stored.place, Path) else 0
+
+
+def pass_grace(stored: Stored) -> None:
+    """Let the grace time pass."""
+    if grace_s(stored):
+        stored.pass_time(2000)
+
+
+def read(stored: Stored, name: str) -> Manifest | None:
+    return stored.store.read_manifest(SCOPE, stored.key, name)
+
+
+def test_a_signed_publish_that_dies_after_any_step_shows_no_generation_that_is_believed_without_its_signature(
     stored: Stored, run: Steps
 ) -> None:
     keys = pair(stored.root)
     fake.deep_gemm_kernel(stored.live, "a")
     fake.put(stored.live / "vllm/modelinfos/Qwen3.json", "{}")
-    whole = run("sign", stored.place, argument=str(keys.private))
+    whole = run("sign", stored, argument=str(keys.private))
     assert whole is not None
+    live = stored.live.rename(stored.live.with_name("away"))
     for die_at in range(1, len(whole) + 1):
-        shutil.rmtree(stored.place)
-        stored.place.mkdir()
-        assert run("sign", stored.place, die_at, str(keys.private)) is None
-        for manifest in stored.place.glob("v1/*/*/generations/*/manifest.json"):
-            assert manifest.with_name("manifest.json.sig").exists(), f"died after {whole[die_at - 1]}"
-        assert run("sign", stored.place, argument=str(keys.private)) is not None
-        assert stored.store.generations(SCOPE, stored.key)
-        for path in stored.place.glob("v1/*/*/generations/*"):
-            assert {each.name for each in path.iterdir()} == {"manifest.json", "manifest.json.sig"}
+        put_back(stored)
+        shutil.copytree(live, stored.live, dirs_exist_ok=True)
+        assert run("sign", stored, die_at, str(keys.private)) is None
+        for name in stored.generations():
+            signature = stored.place / f"v1/{SCOPE}/{stored.key}/generations/{name}/manifest.json.sig"
+            # Two objects of a bucket can't be written at once.
+            assert signature.exists() or whole[die_at - 1] == "generation alone", f"died after {whole[die_at - 1]}"
+        assert run("sign", stored, argument=str(keys.private)) is not None
+        assert stored.restore(**keys.trusting).outcome == "partial", f"died after {whole[die_at - 1]}"
+        assert stored.kernels() == {"a"}
 
 
 def test_cleaning_up_that_dies_after_any_step_loses_nothing_that_is_needed_and_ends_the_same(
@@ -89,49 +145,71 @@ def test_cleaning_up_that_dies_after_any_step_loses_nothing_that_is_needed_and_e
     first = stored.generations()[0]
     stored.store.quarantine(SCOPE, stored.key, first, {"reason": "bad"})
     stored.store.note_out_of_use(["0" * 64], "old")
-    stored.pass_time(2000)
-    before = stored.place.with_name("before")
-    shutil.copytree(stored.place, before)
-    whole = run("clean", stored.place)
+    pass_grace(stored)
+    before, grace = save(stored), str(grace_s(stored))
+    whole = run("clean", stored, argument=grace)
     assert whole is not None
     ended = (stored.generations(), stored.packs())
     assert len(ended[0]) == 1
     assert not orphan.exists()
     for die_at in range(1, len(whole) + 1):
-        shutil.rmtree(stored.place)
-        shutil.copytree(before, stored.place)
-        assert run("clean", stored.place, die_at) is None
+        put_back(stored, before)
+        assert run("clean", stored, die_at, grace) is None
         step = whole[die_at - 1]
         assert stored.restore().outcome == "partial", f"died after {step}"
         assert stored.kernels() == {"a", "b", "c"}, f"died after {step}"
-        assert run("clean", stored.place) is not None
-        stored.pass_time(2000)
-        assert run("clean", stored.place) is not None
+        assert run("clean", stored, argument=grace) is not None
+        pass_grace(stored)
+        assert run("clean", stored, argument=grace) is not None
         assert (stored.generations(), stored.packs()) == ended, f"died after {step}"
         assert stored.store.quarantined(SCOPE, stored.key) == set()
 
 
 def test_an_import_that_dies_after_any_step_shows_only_what_is_whole_and_can_be_repeated(
-    stored: Stored, run: Steps
+    request: pytest.FixtureRequest, stored: Stored, run: Steps
 ) -> None:
-    there, file = Stored(stored.root, "there"), stored.root / "kernels.tar"
+    there, file = made(request, stored.root, "there"), stored.root / "kernels.tar"
     for kernel in "ab":
         stored.publish(kernel)
     with open(file, "wb") as target:
         archive_file.export(
             stored.store, archive_file.chosen(stored.store, (), True), target, lambda _done, _total: None
         )
-    whole = run("import", there.place, argument=str(file))
+    whole = run("import", there, argument=str(file))
     assert whole is not None
     for die_at in range(1, len(whole) + 1):
-        shutil.rmtree(there.place)
-        there.place.mkdir()
-        assert run("import", there.place, die_at, str(file)) is None
+        put_back(there)
+        assert run("import", there, die_at, str(file)) is None
         for name in there.generations():
             found = there.store.read_manifest(SCOPE, there.key, name)
             assert found is not None
             assert there.store.damaged_packs(found.packs) == set(), f"died after {whole[die_at - 1]}"
-        assert run("import", there.place, argument=str(file)) is not None
+        assert run("import", there, argument=str(file)) is not None
         assert there.generations() == stored.generations()
         there.restore()
         assert there.kernels() == {"a", "b"}
+
+
+@pytest.mark.parametrize("stored", ["bucket"], indirect=True)
+def test_a_publish_to_a_bucket_that_moves_files_between_packs_can_die_after_any_step_and_loses_nothing(
+    stored: Stored, run: Steps
+) -> None:
+    stored.publish("a")
+    stored.publish("b")
+    before = save(stored)
+    fake.deep_gemm_kernel(stored.live, "c")
+    shutil.copytree(stored.live, stored.live.with_name("away"))
+    whole = run("gather", stored)
+    assert whole is not None
+    assert whole.count("pack uploaded") == 2
+    for die_at in range(1, len(whole) + 1):
+        put_back(stored, before)
+        shutil.rmtree(stored.live)
+        shutil.copytree(stored.live.with_name("away"), stored.live)
+        assert run("gather", stored, die_at) is None
+        assert run("gather", stored) is not None
+        newest = read(stored, stored.generations()[-1])
+        assert newest is not None
+        assert len(newest.packs) == 2, f"died after {whole[die_at - 1]}"
+        stored.restore()
+        assert stored.kernels() == {"a", "b", "c"}, f"died after {whole[die_at - 1]}"

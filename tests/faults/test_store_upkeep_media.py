@@ -80,6 +80,19 @@ def test_old_generations_go_then_their_archives_and_the_newest_stays(store: Stor
     assert store.pack_bytes(orphan.digest) is None
 
 
+def test_an_archive_that_a_publisher_finds_of_use_again_is_young(store: Store) -> None:
+    pack = store.add_pack(packed(b"long out of use"))
+
+    def age_s() -> float:
+        return store.packs()[pack.digest].age_s
+
+    # A bucket's clock shows whole seconds.
+    while age_s() < 2:
+        time.sleep(0.2)
+    store.add_pack(packed(b"long out of use"))
+    assert age_s() < 2
+
+
 def test_a_store_can_be_carried_in_a_file_from_and_to_it(store: Store, keys: Pair, tmp_path: Path) -> None:
     store.trust = trust(signing(keys), time.time)
     store.create_generation(SIGNED)

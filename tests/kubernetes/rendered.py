@@ -72,6 +72,11 @@ VALUE_SETS: Mapping[str, Sequence[str]] = {
     ),
     "node-local": ("--set", "store.kind=nodeLocal"),
     "bucket": ("--set", "store.kind=bucket,store.claimName=warmup-bucket"),
+    "bucket-url": (
+        "--set",
+        "store.kind=url,store.url=s3://my-warmup-store/warm,store.credentialsSecret=warmup-bucket,"
+        "store.packCache.path=/var/lib/warmup-packs",
+    ),
     "existing-read-only": (
         "--set",
         "store.kind=existing,store.claimName=mine,store.readOnly=true,serviceAccount.create=false",

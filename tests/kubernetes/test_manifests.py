@@ -306,7 +306,7 @@ DECIDED = {
     "CKV_K8S_21": "the namespace is the user's choice",
     "CKV_K8S_22": "the engine's image writes to its root",
     "CKV_K8S_23": "engine images run as root",
-    "CKV_K8S_35": "a Secret is read as a file, but the engine's API key, which vLLM takes from its environment",
+    "CKV_K8S_35": "a Secret is read as a file, but for what others take from the environment: vLLM its API key, AWS' tools keys",
     "CKV_K8S_40": "the sidecar's uid is 10001; engine images run as root",
     "CKV_K8S_43": "images are placeholders; users pin them by digest",
     "CKV2_K8S_6": "the injector's callers are the API servers, whose addresses no manifest can know",

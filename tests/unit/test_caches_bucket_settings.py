@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pydantic
 import pytest
 
+from sidecar.caches import bucket_client
 from sidecar.caches.bucket_client import s3_settings
+from sidecar.caches.store import open_store
 from sidecar.config.caches import CacheSettings
+from sidecar.errors import StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,44 @@ def test_variables_come_before_the_files_of_the_tools(tmp_path: Path) -> None:
     )
     assert found["endpoint"] == "https://variable"
     assert "access_key_id" not in found
+
+
+@pytest.fixture
+def _nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Take away what this machine's user has of clouds, and put nobody where they ask for credentials."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # The client's own way to a proxy: a port of this machine that nobody listens on.
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(bucket_client, "RETRIES", 0)
+
+
+@pytest.mark.usefixtures("_nobody")
+@pytest.mark.parametrize(
+    ("location", "variables", "says"),
+    [
+        ("s3://bucket", {}, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("gs://bucket", {}, "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("gs://bucket", {"GOOGLE_APPLICATION_CREDENTIALS": "/not/there.json"}, "correct its credentials"),
+        ("az://container", {}, "name its account in AZURE_STORAGE_ACCOUNT_NAME"),
+        ("az://container", {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, "set AZURE_STORAGE_ACCOUNT_KEY"),
+        (
+            "az://container",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "a2V5"},
+            "check the endpoint (AZURE_STORAGE_ACCOUNT_NAME) and the network",
+        ),
+    ],
+)
+def test_a_bucket_that_can_not_be_used_says_what_its_own_cloud_wants(
+    monkeypatch: pytest.MonkeyPatch, location: str, variables: dict[str, str], says: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreUnavailable) as caught:
+        open_store(location, "read-only", lambda _s: None)
+    assert says in str(caught.value)
+    assert location.startswith("s3") or "AWS_" not in str(caught.value)

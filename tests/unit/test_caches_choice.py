@@ -17,7 +17,7 @@ from sidecar.caches.fingerprint import fingerprint
 from sidecar.caches.holding import hold
 from sidecar.caches.manifest import Manifest, generation_name
 from sidecar.caches.messages import HoldRequest, Progress, RestoreRequest
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import open_store
 from tests.fakes.live_cache import facts
 
 KNOWN = fingerprint(facts(), "/live")
@@ -27,8 +27,8 @@ KEY = KNOWN.exact_key
 class Fleet:
     """One store, its generations, and pods that choose among them; time passes only while a pod sleeps."""
 
-    def __init__(self, root: Path) -> None:
-        self.store = DirectoryStore(root, "read-write", lambda _s: None)
+    def __init__(self, place: object) -> None:
+        self.store = open_store(str(place), "read-write", lambda _s: None)
         self.now = 0.0
         self.said: list[str] = []
         self.while_waiting: Callable[[], None] = lambda: None

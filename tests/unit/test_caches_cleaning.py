@@ -221,9 +221,16 @@ def test_a_key_that_is_used_daily_is_not_unused_though_no_more_boots_are_recorde
 async def test_publishers_clean_up_once_in_the_interval_and_say_so(stored: Stored) -> None:
     client = CacheClient(time.monotonic)
     request = CleanRequest(store=str(stored.place), interval_s=3600.0, limits=Limits(grace_s=0.0, count=1))
-    assert "2 generations" in (await client.clean(request, 60)).sentence
+    first = await client.clean(request, 60)
+    assert "2 generations" in first.sentence
+    assert (first.done, first.generations, first.bytes_over) == (True, 2, 0)
+    # The one that stays needs all three archives.
+    assert first.bytes_kept == sum(path.stat().st_size for path in stored.place.glob("v1/packs/*"))
     stored.publish("d")
-    assert (await client.clean(request, 60)).sentence == ""
+    second = await client.clean(request, 60)
+    assert (second.sentence, second.done) == ("", False)
+    assert second.age_s is not None
+    assert 0 <= second.age_s < 60
     stored.pass_time(7200)
     assert "1 generations" in (await client.clean(request, 60)).sentence
 

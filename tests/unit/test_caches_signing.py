@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sidecar.caches.store import DirectoryStore
+from sidecar.caches.store import open_store
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.errors import Untrusted
 from tests.fakes import keys
@@ -23,11 +24,18 @@ ROOT = Path(__file__).parents[2]
 class Site(Stored):
     """One store, a live cache for each pod, two pairs of keys."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, place: Any = None) -> None:
+        super().__init__(root, place=place)
         self.ours, self.theirs = keys.pair(root, "ours"), keys.pair(root, "theirs")
 
-    def folders(self) -> list[Path]:
+    def forget(self, folder: Any) -> None:
+        """Remove a generation."""
+        for path in folder.iterdir():
+            path.unlink()
+        if isinstance(folder, Path):
+            folder.rmdir()
+
+    def folders(self) -> list[Any]:
         return sorted(self.place.glob("v1/toolchain/*/generations/*"))
 
 
@@ -114,7 +122,7 @@ def test_a_generation_that_was_copied_under_another_key_with_its_signature_is_re
     [generation] = site.folders()
     other = site.place / "v1/toolchain" / ("f" * 32)
     shutil.copytree(generation, other / "generations" / generation.name)
-    store = DirectoryStore(site.place, "read-only", lambda _s: None)
+    store = open_store(str(site.place), "read-only", lambda _s: None)
     store.trust = trust(KeyFiles(trusted=str(site.ours.public)), time.time)
     with pytest.raises(Untrusted, match="another one"):
         store.read_manifest("toolchain", other.name, generation.name)
@@ -125,7 +133,7 @@ def test_a_changed_archive_is_refused_by_the_digests_that_were_signed(site: Site
     site.publish("b", **site.theirs.fields)
     first, second = (json.loads((each / "manifest.json").read_text())["packs"][-1] for each in site.folders())
     packs = site.place / "v1/packs"
-    shutil.copy(packs / f"{second['digest']}.tar.zst", packs / f"{first['digest']}.tar.zst")
+    (packs / f"{first['digest']}.tar.zst").write_bytes((packs / f"{second['digest']}.tar.zst").read_bytes())
     assert site.restore(**site.ours.trusting).outcome == "failed"
     assert site.kernels() == set()
 
@@ -163,9 +171,10 @@ def test_an_old_generation_that_was_put_back_is_noticed_and_not_used(site: Site)
     seen = dict(site.restore(**site.ours.trusting).signed)
     assert [*seen.values()] == [3]
     for generation in site.folders()[1:]:
-        shutil.rmtree(generation)
+        site.forget(generation)
     found = site.restore(**site.ours.trusting, seen=seen)
-    assert (found.outcome, found.rejected) == ("failed", {"rolled_back": 1})
+    # Some servers of buckets go on listing what is gone, which is counted then.
+    assert (found.outcome, set(found.rejected)) == ("failed", {"rolled_back"})
     assert "gone from the store" in found.sentence
     assert site.restore(**site.ours.trusting).outcome == "partial", "a pod that saw nothing can't know"
 
@@ -175,7 +184,7 @@ def test_a_quarantined_newer_generation_is_no_rollback(site: Site) -> None:
         site.publish(kernel, **site.ours.fields)
     seen = dict(site.restore(**site.ours.trusting).signed)
     newest = site.folders()[-1]
-    store = DirectoryStore(site.place, "read-write", lambda _s: None)
+    store = open_store(str(site.place), "read-write", lambda _s: None)
     store.quarantine("toolchain", newest.parents[1].name, newest.name, {"reason": "by anybody"})
     found = site.restore(**site.ours.trusting, seen=seen)
     assert (site.kernels(), found.rejected) == ({"a"}, {"quarantined": 1})
@@ -184,7 +193,7 @@ def test_a_quarantined_newer_generation_is_no_rollback(site: Site) -> None:
 def test_no_pod_claims_a_generation_that_it_does_not_believe(site: Site) -> None:
     site.publish("a", **site.ours.fields)
     first = site.folders()[0]
-    store = DirectoryStore(site.place, "read-write", lambda _s: None)
+    store = open_store(str(site.place), "read-write", lambda _s: None)
     store.record_boot("toolchain", first.parents[1].name, f"{first.name}.ready.x", {"outcome": "ready"})
     site.publish("planted")
     found = site.restore(**site.ours.trusting, holder="pod-1")

@@ -32,16 +32,21 @@ def live(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, live: Path) -> Path:
+    (tmp_path / "store").mkdir()
+    publish_to(str(tmp_path / "store"), live)
+    return tmp_path / "store"
+
+
+def publish_to(store: str, live: Path) -> None:
+    """Publish three kernels."""
     for number in range(3):
         folder = live / "deep_gemm" / "cache" / f"kernel.gemm.{number:08x}"
         folder.mkdir(parents=True)
         (folder / "kernel.cu").write_text("// source")
         (folder / "kernel.cubin").write_bytes(bytes([number]) * 5000)
-    (tmp_path / "store").mkdir()
-    request = PublishRequest(store=str(tmp_path / "store"), live_cache=str(live), facts=FACTS, attempt="a", settle_s=0)
+    request = PublishRequest(store=store, live_cache=str(live), facts=FACTS, attempt="a", settle_s=0)
     tools = PublishTools(clock=time.monotonic, now=lambda: time.time() + 60, sleep=time.sleep)
     assert publish(request, tools).outcome == "published"
-    return tmp_path / "store"
 
 
 def run(*words: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.caches.families import FAMILIES
+from sidecar.caches.messages import CleanResult
 from sidecar.metrics import HEADINGS, PREFIX, TABLE, Metric, Metrics, documented
 from tests.fakes.readings import FULL_USAGE, full_snapshot, full_stats, histogram
 
@@ -45,6 +46,7 @@ def full(metrics: Metrics) -> None:
     metrics.observe_phase("restoring", 0.3, 1000.3)
     metrics.observe_restore({"outcome": "hit", "seconds": 4.8, "bytes": 100, "files": 7, "rejected": {"digest": 2}})
     metrics.effectiveness({"triton": 0.75})
+    metrics.observe_store_gc(CleanResult(done=True, age_s=1.0, bytes_kept=100).to_json(), 1000.0)
     metrics.observe_warmup(
         {
             "outcome": "converged",
@@ -156,6 +158,21 @@ def test_a_publish_is_counted_in_all_its_parts(metrics: Metrics) -> None:
     metrics.observe_publish({"outcome": "published", "seconds": 2.0, "bytes": 50, "new_files": 4})
     assert of(metrics, "publish_outcome_total", outcome="published") == 1
     assert (of(metrics, "publish_bytes_total"), of(metrics, "publish_files_total")) == (50, 4)
+
+
+def test_a_cleaning_of_the_store_is_counted_and_one_that_was_not_due_tells_only_when_the_last_one_was(
+    metrics: Metrics,
+) -> None:
+    done = CleanResult(sentence="x", done=True, age_s=2.0, generations=3, bytes=70, bytes_kept=500, bytes_over=20)
+    metrics.observe_store_gc(done.to_json(), 1000.0)
+    metrics.observe_store_gc(CleanResult(sentence="x", failed=True).to_json(), 1100.0)
+    assert of(metrics, "store_gc_last_timestamp_seconds") == 998
+    metrics.observe_store_gc(CleanResult(age_s=50.0).to_json(), 2000.0)
+    assert (of(metrics, "store_gc_total", outcome="done"), of(metrics, "store_gc_total", outcome="failed")) == (1, 1)
+    assert of(metrics, "store_gc_removed_generations_total") == 3
+    assert of(metrics, "store_gc_removed_bytes_total") == 70
+    assert (of(metrics, "store_bytes"), of(metrics, "store_over_limit_bytes")) == (500, 20)
+    assert of(metrics, "store_gc_last_timestamp_seconds") == 1950
 
 
 def test_a_result_without_numbers_counts_its_outcome_alone(metrics: Metrics) -> None:

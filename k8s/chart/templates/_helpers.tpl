@@ -98,7 +98,13 @@ seccompProfile:
       value: {{ .Values.sidecar.liveCacheSize | quote }}
     {{- if ne .Values.store.kind "none" }}
     - name: WARMUP_STORE
-      value: /mnt/store
+      value: {{ ternary .Values.store.url "/mnt/store" (eq .Values.store.kind "url") }}
+    {{- end }}
+    {{- if .Values.store.packCache.path }}
+    - name: WARMUP_PACK_CACHE
+      value: /mnt/packs
+    - name: WARMUP_PACK_CACHE_LIMIT_BYTES
+      value: {{ .Values.store.packCache.limit | quote }}
     {{- end }}
     {{- if include "warm-engine.storeReadOnly" . }}
     - name: WARMUP_STORE_MODE
@@ -146,6 +152,13 @@ seccompProfile:
           apiVersion: v1
           fieldPath: metadata.name
     {{- end }}
+  {{- if and (eq .Values.store.kind "url") .Values.store.credentialsSecret }}
+  envFrom:
+    - secretRef:
+        name: {{ .Values.store.credentialsSecret }}
+        # A Secret that is missing must not keep the engine from starting; the sidecar says that there are no credentials.
+        optional: true
+  {{- end }}
   ports:
     - name: warmup
       containerPort: {{ .Values.sidecar.port }}
@@ -178,7 +191,11 @@ seccompProfile:
       mountPath: /run/warmup-trusted-keys
       readOnly: true
     {{- end }}
-    {{- if ne .Values.store.kind "none" }}
+    {{- if .Values.store.packCache.path }}
+    - name: packs
+      mountPath: /mnt/packs
+    {{- end }}
+    {{- if not (has .Values.store.kind (list "none" "url")) }}
     - name: store
       mountPath: /mnt/store
       {{- if include "warm-engine.storeReadOnly" . }}
