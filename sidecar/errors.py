@@ -12,6 +12,10 @@ EXIT_USAGE = 2
 EXIT_NOT_SO = 3
 EXIT_BUG = 70
 
+#: What PyYAML 6 lets through beside its YAMLError for a value that is not of its tag, such as the KeyError of `!!bool maybe`,
+#: and for one that is nested too deep.
+YAML_VALUE_ERRORS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, RecursionError)
+
 
 class WarmupError(Exception):
     """Say in one sentence what is wrong and what to do about it.

@@ -19,11 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parse(arguments)
     outcomes: list[Outcome] = []
     for group in groups(SLOW if asked.slow else _chosen(asked.only)):
-        if asked.quick and not group[0].quick:
-            outcomes += [skipped(stage.name, "--quick was given") for stage in group]
-            continue
-        print(f"\n=== {group[0].name}: {group[0].does}", flush=True)
-        outcomes += run_together(group)
+        asked_for = [stage for stage in group if stage.quick or not asked.quick]
+        if asked_for:
+            print(f"\n=== {asked_for[0].name}: {asked_for[0].does}", flush=True)
+            outcomes += run_together(asked_for)
+        outcomes += [skipped(stage.name, "--quick was given") for stage in group if stage not in asked_for]
     print(render(outcomes), flush=True)
     return exit_status(outcomes)
 

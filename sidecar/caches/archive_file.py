@@ -23,12 +23,15 @@ from sidecar.caches.fingerprint import KeyScope, key_of
 from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.store import SIGNATURE, Store
+from sidecar.caches.tar_members import next_member, open_stream
 from sidecar.caches.upkeep import MANIFEST, MANIFEST_LIMIT
 from sidecar.errors import FormatFromTheFuture, LostRace, NotSo, StoreDamaged
 
 FORMAT = 1
 INDEX = "warmup-sidecar.json"
 SMALL_LIMIT = 4 * 1024 * 1024
+# Of all facts, signatures and boot records together, which are held in memory.
+SMALL_TOTAL = 256 * 1024 * 1024
 CHUNK = 1 << 20
 _MEMBER = re.compile(
     r"v1/(?:packs/(?P<pack>[0-9a-f]{64})\.tar\.zst|(?P<scope>exact|toolchain)/(?P<key>[0-9a-f]{16,64})/"
@@ -101,7 +104,7 @@ def bring(
     """
     try:
         with (
-            tarfile.open(fileobj=source, mode="r|") as tar,
+            open_stream(source) as tar,
             tempfile.TemporaryDirectory(prefix="warmup-import-") as spool,
         ):
             return _Import(store, tar, spool, on_progress, boots, prefix).run()
@@ -134,6 +137,7 @@ class _Import:
     listed: set[tuple[str, str, str]] = field(default_factory=set)
     total: int = 0
     done: int = 0
+    small: int = 0
 
     def run(self) -> list[Brought]:
         members = self._members()
@@ -156,9 +160,7 @@ class _Import:
         return found
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
-        for member in self.tar:
-            if not member.name.startswith(self.prefix):
-                return
+        while (member := next_member(self.tar)) and member.name.startswith(self.prefix):
             member.name = member.name.removeprefix(self.prefix)
             yield member
 
@@ -244,6 +246,9 @@ class _Import:
         coming = self.coming[place]
         if (scope, key) in self.facts:
             self.store.place_facts(scope, key, self.facts[scope, key])
+        # A bucket takes the same bytes twice, for a request that is sent again.
+        if self._is_same(place, coming):
+            return Brought(scope, key, name, "there")
         beside = {SIGNATURE: coming.signature} if coming.signature is not None else {}
         try:
             self.store.place_generation(place, lambda: _pieces(coming.manifest), beside)
@@ -264,7 +269,8 @@ class _Import:
 
     def _bytes(self, member: tarfile.TarInfo) -> bytes:
         stream = self.tar.extractfile(member)
-        if stream is None or member.size > SMALL_LIMIT:
+        self.small += member.size
+        if stream is None or member.size > SMALL_LIMIT or self.small > SMALL_TOTAL:
             raise StoreDamaged(f"The file holds {member.name!r:.80} in a way that no export does.")
         return stream.read()
 

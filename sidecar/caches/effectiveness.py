@@ -93,7 +93,7 @@ def measure(
 
 def _effect(family: Family, before: Tree, change: Changes, root: Path, tells: bool) -> Effect:
     counts = _counts(family, before)
-    rebuilt = {path for path in (*change.changed, *change.gone) if path in before and counts(path)}
+    rebuilt = {path for path in (*change.changed, *change.gone) if counts(path)}
     compiled = sum(map(counts, change.new))
     read = _read(root, (path for path in before if counts(path) and path not in rebuilt)) if tells else None
     return Effect(sum(map(counts, before)), read, len(rebuilt), compiled)

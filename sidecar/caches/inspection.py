@@ -139,13 +139,28 @@ def find(store: Store, wanted: str) -> tuple[KeyScope, str, str]:
 
 
 def built_on(store: Store, scope: KeyScope, key: str, name: str) -> list[str]:
-    """Name the generations that were built on one, oldest first: they hold its files too. A damaged one is left out."""
-    found = [name]
+    """Name the generations that were built on one, oldest first: they hold its files too. A damaged one is left out.
+
+    Where a parent is gone or damaged, a later one with a file of this one counts: retention takes generations between.
+    """
+    found, readable = [name], {name}
     for each in reversed(store.generations(scope, key)):
         with suppress(StoreDamaged):
-            if (head := store.head(scope, key, each)) and head.parent in found:
+            if (head := store.head(scope, key, each)) is None:
+                continue
+            readable.add(each)
+            cut = head.parent is not None and head.parent not in readable and each > name
+            if head.parent in found or (cut and _shares(store, scope, key, name, each)):
                 found.append(each)
     return found[1:]
+
+
+def _shares(store: Store, scope: KeyScope, key: str, one: str, other: str) -> bool:
+    first, second = store.read_manifest(scope, key, one), store.read_manifest(scope, key, other)
+    if first is None or second is None:
+        return False
+    files = {(file.family, file.path, file.sha256) for file in first.files if not file.link}
+    return any((file.family, file.path, file.sha256) in files for file in second.files)
 
 
 def verify(

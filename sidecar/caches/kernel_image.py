@@ -13,6 +13,7 @@ import io
 import json
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from sidecar.caches.file_table import StoredFile
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.packs import PackReader
 from sidecar.caches.store import Store
+from sidecar.caches.tar_members import next_member, open_stream
 from sidecar.errors import NotSo, StoreDamaged
 
 STORE_PREFIX = "io.warmup-sidecar.store/"
@@ -47,6 +49,7 @@ class Payload:
     """What is known of the unpacked files: their bytes, the extra trees, and vLLM's compiled entries by hash."""
 
     bytes: int = 0
+    is_vllm: bool = False
     trees: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, set[str]] = field(default_factory=dict)
     parts: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
@@ -94,15 +97,18 @@ def export(store: Store, places: Sequence[Place], folder: Path, tag: str, on_pro
 
 
 def bring(store: Store, folder: Path, on_progress: OnProgress, *, boots: bool = True) -> list[Brought]:
-    """Take what the images of a folder hold into a store, as `archive_file.bring` does with a file. Raises as that does."""
+    """Take what the images of a folder hold into a store, as `archive_file.bring` does with a file. Raises as that does.
+
+    The digests of all images are looked at before anything is made of the first; one with several tags is taken once.
+    """
     found: list[Brought] = []
-    for layer in oci_layout.layers(folder):
+    for layer in {layer.path: layer for layer in oci_layout.layers(folder)}.values():
         try:
             with gzip.open(layer.path, "rb") as stream:
                 _refuse_foreign(stream)
                 stream.seek(0)
                 found += archive_file.bring(store, cast(BinaryIO, stream), on_progress, boots=boots, prefix=STORE_PREFIX)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise StoreDamaged(f"The image's layer can't be unpacked ({error}).") from error
     return found
 
@@ -110,24 +116,26 @@ def bring(store: Store, folder: Path, on_progress: OnProgress, *, boots: bool = 
 def labels(facts: Mapping[str, str], seen: Payload) -> dict[str, str]:
     """Say in labels for whom the payload is and where it belongs (GKM mcv/docs/spec-compat.md, "Image config labels")."""
     live = facts.get("live_cache", "")
-    engine = next((name for name in ("vllm", "sglang", "tensorrt_llm") if f"packages.{name}" in facts), "vllm")
+    known = (name for name in ("vllm", "sglang", "tensorrt_llm") if f"packages.{name}" in facts)
+    engine = next(known, "vllm" if seen.is_vllm else "")
     kinds = facts.get("gpu_kinds", "")
     sm = re.fullmatch(r"SM (\d+)\.?(\d+)", kinds)
     target: dict[str, Any] = {"backend": "cuda", "warp_size": 32} if kinds else {"backend": "cpu"}
     if sm:
         target["arch"] = f"sm_{sm[1]}{sm[2]}"
     mounts = [
-        {"subPath": tree, "absPath": f"{live}/{tree}", "env": variable, "requiresWritable": True}
-        for tree, variable in sorted(seen.trees.items())
+        # Without a variable that names just this tree there is none.
+        {"subPath": tree, "absPath": f"{live}/{tree}", "requiresWritable": True} | ({"env": variable} if variable else {})
+        for tree, variable in sorted(seen.trees.items() if live else ())
     ]
     found = {
         "org.opencontainers.image.title": "kernel caches",
         "io.kserve.km/framework": engine,
-        "io.kserve.km/cache-type": "torch-compile",
+        "io.kserve.km/cache-type": "torch-compile" if seen.hashes else "",
         "io.kserve.km/cache-hash": ",".join(sorted(seen.hashes)),
-        "io.kserve.km/cache-mount-subpath": COMPILED,
-        "io.kserve.km/cache-root-env": f"{ROOT_VARIABLE}={live}/{ROOT}",
-        "io.kserve.km/cache-mounts": json.dumps(mounts) if mounts else "",
+        "io.kserve.km/cache-mount-subpath": COMPILED if seen.hashes else "",
+        "io.kserve.km/cache-root-env": f"{ROOT_VARIABLE}={live}/{ROOT}" if seen.is_vllm and live else "",
+        "io.kserve.km/cache-mounts": json.dumps(mounts, separators=(",", ":")) if mounts else "",
         "cache.vllm.image/entry-count": str(len(seen.hashes)),
         "cache.vllm.image/cache-size-bytes": str(seen.bytes),
         "cache.vllm.image/format": ",".join(sorted(set().union(*seen.hashes.values()))),
@@ -160,8 +168,8 @@ def _is_of(exact: Mapping[str, str], toolchain: Mapping[str, str]) -> bool:
 
 def _refuse_foreign(stream: Any) -> None:
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as tar:
-            first = tar.next()
+        with open_stream(stream) as tar:
+            first = next_member(tar)
     except tarfile.TarError as error:
         raise StoreDamaged(f"The image's layer is no tar ({error}).") from error
     if first is None or not first.name.startswith(STORE_PREFIX):
@@ -184,7 +192,9 @@ def _add_unpacked(tar: tarfile.TarFile, store: Store, manifest: Manifest, seen: 
         if family is None or family.ours:
             continue
         tree = payload_folder(family).partition("/")[0]
-        if not family.directory.startswith(f"{ROOT}/"):
+        if family.directory.startswith(f"{ROOT}/"):
+            seen.is_vllm = True
+        else:
             target = "{live}/" + tree
             seen.trees[tree] = next((name for name, value in family.variables.items() if value == target), "")
         if file.link:

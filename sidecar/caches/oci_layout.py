@@ -5,12 +5,14 @@ What lies in the layer is not known here (`kernel_image`). Registries are left t
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -33,6 +35,8 @@ REFERENCE = "org.opencontainers.image.ref.name"
 SMALL_LIMIT = 4 << 20
 CHUNK = 1 << 20
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+# OCI distribution specification 1.1, "Pulling manifests": what registries take as a tag.
+TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +63,15 @@ class Layer:
 def write(folder: Path, fill: Callable[[tarfile.TarFile], Image]) -> str:
     """Write an image whose layer `fill` makes, and give the digest of its manifest; the folder comes into sight whole.
 
-    Raises FileExistsError when it is there already and not empty, and OSError of the disk.
+    Raises FileExistsError when it is there already and not empty, and OSError of the disk, also for a mount point.
     """
+    folder = Path(os.path.realpath(folder))
+    if os.path.ismount(folder):
+        raise OSError(errno.EBUSY, "a volume is mounted there, which can't be replaced: name a folder in it")
     with suppress(FileNotFoundError):
         if any(folder.iterdir()):
-            raise FileExistsError(17, "it is there already, and not empty")
-    temporary = temporary_name(folder.absolute())
+            raise FileExistsError(errno.EEXIST, "it is there already, and not empty")
+    temporary = temporary_name(folder)
     try:
         blobs = temporary / "blobs" / "sha256"
         blobs.mkdir(parents=True)
@@ -91,7 +98,8 @@ def is_layout(folder: Path) -> bool:
 
 def layers(folder: Path) -> Iterator[Layer]:
     """Give the layer of each image in a folder; the bytes are what their digests say. Raises StoreDamaged and OSError."""
-    index = _json((folder / INDEX).read_bytes()[: SMALL_LIMIT + 1], INDEX)
+    with open(folder / INDEX, "rb") as stream:
+        index = _json(stream.read(SMALL_LIMIT + 1), INDEX)
     entries = index.get("manifests")
     if not isinstance(entries, list) or not entries:
         raise StoreDamaged(f"{folder} lists no image in its index.json.")
@@ -123,7 +131,8 @@ def _layer(blobs: Path, fill: Callable[[tarfile.TarFile], Image]) -> tuple[Image
     with open(written, "xb") as file:
         packed = _Digesting(file)
         # Without the time, so that the same kernels make the same image.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=cast(BinaryIO, packed), mtime=0) as zipped:
+        # Level 9 made 0.5 % less of 30 MiB of libraries, and took two thirds longer.
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=cast(BinaryIO, packed), mtime=0) as zipped:
             plain = _Digesting(cast(BinaryIO, zipped))
             with tarfile.open(fileobj=cast(BinaryIO, plain), mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 image = fill(tar)
@@ -163,9 +172,12 @@ def _checked(folder: Path, descriptor: Any, limit: int | None = None) -> Path:
         raise StoreDamaged(f"The image names {named!r:.80}, which is no SHA-256 digest.")
     path = folder / "blobs" / "sha256" / found[1]
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
         if size != descriptor.get("size") or (limit is not None and size > limit):
             raise StoreDamaged(f"The image's part {found[1][:12]} has {size} bytes, which is not what the image says.")
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreDamaged(f"The image's part {found[1][:12]} is no file.")
         with open(path, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
     except FileNotFoundError as error:

@@ -112,6 +112,8 @@ class _ScopePublish:
         self._skipped = skipped
         self._live = Path(request.live_cache)
         self._held_back: set[tuple[str, int]] = set()
+        # What the generation holds that is built on, damaged archives too.
+        self._fit = FileTable()
 
     def run(self) -> _Published:
         newest = self._tools.now() - self._request.settle_s
@@ -165,11 +167,15 @@ class _ScopePublish:
         return known.files.in_order() if known else FileTable()
 
     def _is_fit(self, taken: Snapshot, whole: Wholeness, family: Family, rows: Sequence[int]) -> bool:
-        """Say whether an entry is whole and came with no generation that must not be used: a pod may still run on one."""
+        """Say whether an entry is whole and came with no generation that must not be used: a pod may still run on one.
+
+        Files that the generation holds too which is built on don't tell: one that must not be used has its parent's files.
+        """
         if not whole.of(family, rows):
             return False
         listing = taken.listings[family.name]
-        if not any(came_with(table, family, listing, rows) for table in self._unfit):
+        suspect = [row for row in rows if not came_with(self._fit, family, listing, (row,))] if self._unfit else ()
+        if not any(came_with(table, family, listing, suspect) for table in self._unfit):
             return True
         if (family.name, rows[0]) not in self._held_back:
             self._held_back.add((family.name, rows[0]))
@@ -217,7 +223,7 @@ class _ScopePublish:
         A pack that is missing from a young generation may only not be seen yet here, and stays: a publish never shrinks
         what is there.
         """
-        files = found.files.in_order()
+        files = self._fit = found.files.in_order()
         bad = self._store.damaged_packs(found.packs, self._request.suspects)
         missing = set(filter(self._store.is_missing, bad))
         if missing and self._store.is_young(self._scope, self._key, found.name):

@@ -38,7 +38,7 @@ def reason(
         _moved(family, facts)
         or (_rebuilt_by_ninja(before, changes, facts) if family.validity == "ninja" else "")
         or _another_key(before, changes, root)
-        or _entries(family, before, changes, read)
+        or _entries(family, changes, read)
     )
 
 
@@ -61,7 +61,11 @@ def _rebuilt_by_ninja(before: Tree, changes: Changes, facts: Mapping[str, Any]) 
         return "their build.ninja was written anew: a command line or a path differs (CUDA_HOME, flags, site-packages)"
     if any(f"{folder}/.ninja_log" not in before for folder in folders):
         return "ninja's log was not among what was restored, so it built everything again"
-    objects = [before[path].mtime_ns for path in before if path.rpartition("/")[0] in folders and path.endswith(".o")]
+    objects = [
+        entry.mtime_ns
+        for path, entry in before.items()
+        if path.rpartition("/")[0] in folders and path.endswith(".o")
+    ]
     newer = _installed_after(min(objects) / 1e9, facts) if objects else []
     if newer:
         return (
@@ -118,9 +122,9 @@ def _factors(path: Path) -> dict[str, str]:
     return flat
 
 
-def _entries(family: Family, before: Tree, changes: Changes, read: int | None) -> str:
+def _entries(family: Family, changes: Changes, read: int | None) -> str:
     """Tell the same entries built again from others built beside them."""
-    if changes.changed and all(path in before for path in changes.changed):
+    if changes.changed:
         again = {unit_of(family, path) or path for path in changes.changed}
         return f"{len(again)} of its entries were written again in place: the compiler did not accept what it found"
     if not changes.new_kernels and not changes.new:

@@ -57,8 +57,8 @@ def settings_for(url: str | None, arguments: Mapping[str, Any]) -> config.Loaded
     return found
 
 
-def address_of(url: str) -> str:
-    """Take the address people copy from a client's settings, with /v1 at its end, too. Raises UsageError."""
+def address_of(url: str, option: str = "--url") -> str:
+    """Take the address people copy from a client's settings, with /v1 at its end, too. Raises UsageError about the option."""
     plain = url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
     try:
         parts = urlsplit(plain)
@@ -68,7 +68,7 @@ def address_of(url: str) -> str:
         usable = False
     if not usable:
         raise UsageError(
-            "--url is not usable: give scheme, host and port and nothing else, as in http://127.0.0.1:8000."
+            f"{option} is not usable: give scheme, host and port and nothing else, as in http://127.0.0.1:8000."
         )
     return plain
 

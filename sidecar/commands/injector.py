@@ -17,7 +17,7 @@ import click
 
 from sidecar import __version__
 from sidecar.commands.numbers import Number
-from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
+from sidecar.errors import EXIT_NOT_SO, EXIT_OK, YAML_VALUE_ERRORS, UsageError
 
 if TYPE_CHECKING:
     from sidecar.kube.injection.options import Options
@@ -107,7 +107,7 @@ def show(file: Any, **arguments: Any) -> int:
     options, code = _options(arguments), EXIT_OK
     try:
         documents = [each for each in yaml.safe_load_all(file) if isinstance(each, dict)]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
         raise UsageError(f"{file.name} is not valid YAML: {' '.join(str(error).split())}.") from None
     for document in documents:
         if deadlock := _deadlock(document):
@@ -171,7 +171,7 @@ def _options(arguments: dict[str, Any]) -> Options:
     if path := arguments["options_file"]:
         try:
             content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
             raise UsageError(f"{path} can't be read: {' '.join(str(error).split())}.") from None
     options = from_file(content)
     given = {"image": arguments["image"] or options.image}

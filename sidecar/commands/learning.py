@@ -108,7 +108,7 @@ async def _asked_engine(arguments: dict[str, Any]) -> Found:
     from sidecar.engines.declaration import Connect
     from sidecar.engines.detect import AnyEngine
 
-    url = address_of(arguments["engine"])
+    url = address_of(arguments["engine"], "--engine")
     key = _secret(arguments["api_key_file"], "--api-key-file")
     engine = AnyEngine(Connect(url, lambda: key or None, time.monotonic))
     try:

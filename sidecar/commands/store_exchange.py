@@ -32,9 +32,9 @@ _KEYS = click.option(
 @_KEYS
 @click.option("--every", is_flag=True, help="Every generation that can be restored, not only the one that would be.")
 @click.option("--oci", is_flag=True, help="Write an OCI image into a folder FILE: the kernels of one engine.")
-@click.option("--tag", default="latest", show_default=True, metavar="TAG", help="The image's tag; with --oci only.")
+@click.option("--tag", metavar="TAG", help="The image's tag; with --oci only.  [default: latest]")
 @STORE
-def export(file: Path, keys: tuple[str, ...], every: bool, oci: bool, tag: str, location: str) -> int:
+def export(file: Path, keys: tuple[str, ...], every: bool, oci: bool, tag: str | None, location: str) -> int:
     """Write generations into one FILE, with archives, signatures and facts, for a store that can't be reached from here.
 
     It is a tar whose archives are checked while they are copied; unpacked into an empty directory it is a store. With --oci
@@ -48,9 +48,11 @@ def export(file: Path, keys: tuple[str, ...], every: bool, oci: bool, tag: str, 
     """
     if oci and every:
         raise UsageError("--every and --oci don't go together: an image holds the newest kernels of one engine.")
+    if tag is not None and not oci:
+        raise UsageError("--tag is the tag of an image: it goes with --oci only.")
     store = opened(location, "read-only", trusting=True)
     if oci:
-        return _export_image(store, file, keys, tag)
+        return _export_image(store, file, keys, "latest" if tag is None else tag)
     from sidecar.caches.archive_file import chosen
     from sidecar.caches.archive_file import export as write
     from sidecar.web import words
@@ -76,8 +78,11 @@ def export(file: Path, keys: tuple[str, ...], every: bool, oci: bool, tag: str, 
 def _export_image(store: Store, folder: Path, keys: tuple[str, ...], tag: str) -> int:
     from sidecar.caches.kernel_image import chosen
     from sidecar.caches.kernel_image import export as write
+    from sidecar.caches.oci_layout import TAG
     from sidecar.web import words
 
+    if not TAG.fullmatch(tag):
+        raise UsageError(f"{tag!r:.140} is no tag: up to 128 letters, digits and ._- after a letter, a digit or _.")
     places = chosen(store, keys)
     try:
         with progress("writing archives") as advance:
@@ -115,8 +120,11 @@ def bring(file: Path, as_candidates: bool, location: str, as_json: bool) -> int:
     from sidecar.caches import archive_file, kernel_image, oci_layout
 
     store = opened(location, "read-write", trusting=True)
+    is_image = oci_layout.is_layout(file)
+    if file.is_dir() and not is_image:
+        raise UsageError(f"{file} is a folder, and no OCI image layout: it has no file `oci-layout`. A store is exported first.")
     try:
-        if oci_layout.is_layout(file):
+        if is_image:
             with progress("reading archives") as advance:
                 found = kernel_image.bring(store, file, advance, boots=not as_candidates)
         else:

@@ -93,8 +93,8 @@ async def _running(server: Prometheus, engine: str, selector: str, seconds: int)
     end, step = time.time(), max(CLOSEST_S, seconds / POINTS)
     counts: dict[int, float] = {}
     for labels, values in await server.over(f'count_values("running", {one})', end - seconds, end, step):
-        running = round(float(labels.get("running", 0)))
-        if running > 0:
+        value = float(labels.get("running", 0))
+        if math.isfinite(value) and (running := round(value)) > 0:
             counts[running] = counts.get(running, 0.0) + math.fsum(values)
     return _coarse(counts)
 

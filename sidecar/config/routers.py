@@ -1,4 +1,4 @@
-"""What servers in front of engines are called, by the words of their command and by their image.
+"""What servers in front of engines are called, by the words of their command and by their image; and the commands of engines.
 
 They spread requests over engines; nothing here asks one, and how one is known by its metrics is in `engines/series.py`.
 """
@@ -26,11 +26,18 @@ _ROUTERS: Mapping[str, re.Pattern[str]] = {
 _IMAGES: Mapping[str, re.Pattern[str]] = {
     "llm-d's routing sidecar": re.compile(r"(^|/)llm-d-routing-sidecar([:@]|$)"),
 }
+#: Commands that run a model, whatever else they name: a model may be called as a router is, and a script may start both.
+ENGINE_COMMAND = re.compile(
+    r"(^|[\s/])(vllm\s+serve|sglang\s+serve|trtllm-serve(?!\s+disaggregated(\s|$)))\b|\b(vllm\.entrypoints|sglang\.launch_server)\b"
+    r"|\bdynamo\.(vllm|sglang|trtllm|mocker)\b"
+)
 #: Matches the command of any of them.
 COMMAND = re.compile("|".join(f"(?:{each.pattern})" for each in _ROUTERS.values()))
 
 
 def router_of(command: str, image: str = "") -> str:
-    """Name the router that a command starts or an image holds; empty for anything else."""
+    """Name the router that a command starts or an image holds; empty for anything else, and where it starts an engine, too."""
+    if ENGINE_COMMAND.search(command):
+        return ""
     by_command = next((title for title, known in _ROUTERS.items() if known.search(command)), "")
     return by_command or next((title for title, known in _IMAGES.items() if known.search(image)), "")

@@ -24,7 +24,7 @@ from sidecar.config.names import (
     variable,
 )
 from sidecar.config.settings import Settings
-from sidecar.errors import SettingsError
+from sidecar.errors import YAML_VALUE_ERRORS, SettingsError
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _from_file(path: str, problems: list[Problem]) -> list[tuple[str, dict[str, 
     except (OSError, UnicodeDecodeError) as error:
         problems.append(Problem(path, f"can't be read ({error}); {FILE_VARIABLE} must name a readable YAML file."))
         return []
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
         problems.append(Problem(path, f"is not valid YAML: {' '.join(str(error).split())}."))
         return []
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

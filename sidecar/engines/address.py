@@ -125,8 +125,8 @@ def _title(hints: Hints) -> str:
 
 
 def _unread(hints: Hints) -> bool:
-    """Say whether a file holds more of the command than is known."""
-    return "config_file" in hints and not _on(hints, "config_read")
+    """Say whether the command may have more flags than are known: out of a file, or of a script's variables."""
+    return _on(hints, "open_ended") or ("config_file" in hints and not _on(hints, "config_read"))
 
 
 def _on(hints: Hints, name: str) -> bool:

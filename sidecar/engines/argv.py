@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from sidecar.engines.own_command import own_command
 from sidecar.engines.protocol import Hint
 
-_SHELLS = {"sh", "bash", "dash", "ash", "busybox"}
 #: -O0 to -O3, with nothing between.
 _LEVEL = re.compile(r"-O([0-3])")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
@@ -144,19 +143,35 @@ INVARIANT_VARIABLE = "VLLM_BATCH_INVARIANT"
 def hints_from_argv(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
     """Read a command line into hints, with the flags of the engine that it starts; its name is the hint `engine`.
 
-    A command inside `sh -c "…"` is looked into. A command that starts no known engine is read as vLLM's.
+    A command inside `sh -c "…"` is looked into. A command that starts no known engine is read as vLLM's. The hint `open_ended`
+    says that it may have more flags than are seen here.
     """
     # Adapters read their flags with what is here.
     from sidecar.engines.adapters import of_command, of_name
 
-    words = _unwrapped(list(argv))
-    found = of_command(words)
-    hints = (found or of_name(None)).hints(words, environment)
-    ports = sum(word.partition("=")[0] == "--port" for word in words)
-    if ports and (hints.get("port") is None or (ports > 1 and words != list(argv))):
-        # Its value is not known here, or a script starts several servers: it can't be told whose port is whose.
+    own = own_command(argv, _starts_engine)
+    found = of_command(own.words)
+    hints = (found or of_name(None)).hints(own.words, environment)
+    if own.mixed:
+        # It can't be told whose address is whose.
+        hints = {name: hint for name, hint in hints.items() if name not in ("host", "tls", "uds")}
+    if own.mixed or _names_port(own.beside) or (hints.get("port") is None and _names_port(own.words)):
+        # Its value is not known here, or a script starts another server, which may stand in front of the engine.
         hints["port"] = Hint("unknown", "argv --port")
+    if own.open_ended:
+        hints["open_ended"] = Hint(True, "argv of the engine")
     return hints if found is None else {**hints, "engine": Hint(found.name, "argv of the engine")}
+
+
+def _names_port(words: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] == "--port" for word in words)
+
+
+def _starts_engine(words: Sequence[str]) -> bool:
+    from sidecar.engines.adapters import of_command
+
+    found = of_command(words)
+    return found is not None and not found.front
 
 
 def vllm_hints(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Hint]:
@@ -291,7 +306,7 @@ def _value(flag: Flag, words: list[str], negated: bool) -> Any:
         wanted = not words or words[0].lower() in ("true", "1", "yes")
         return wanted != negated
     if flag.takes == "secret":
-        return True if words else None
+        return True if any(words) else None
     values = [value for word in words if (value := flag.read(word)) is not None]
     if flag.takes == "many":
         return tuple(values) or None
@@ -320,16 +335,3 @@ def positional(words: list[str], after: str) -> str | None:
         if PurePosixPath(before).name == after and not word.startswith("-"):
             return word
     return None
-
-
-def _unwrapped(words: list[str]) -> list[str]:
-    """Give the words of the script where the command is a shell with -c, else the words as they are."""
-    if not words or PurePosixPath(words[0]).name not in _SHELLS:
-        return words
-    for flag, script in pairwise(words):
-        if flag.startswith("-") and not flag.startswith("--") and flag.endswith("c"):
-            try:
-                return shlex.split(script, comments=True)
-            except ValueError:
-                return script.split()
-    return words

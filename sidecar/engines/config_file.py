@@ -11,6 +11,7 @@ from typing import Any
 
 from sidecar.engines.argv import Flag, read_flags
 from sidecar.engines.protocol import Hint
+from sidecar.errors import YAML_VALUE_ERRORS
 
 
 def config_hints(told: Mapping[str, object], engine: str | None) -> dict[str, Hint]:
@@ -51,8 +52,8 @@ def _parsed(text: str) -> tuple[Mapping[str, Any] | None, str]:
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1} of what is shown of it" if error.problem_mark else ""
         return None, f"{error.problem or 'no YAML'}{where}"
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return None, str(error)[:100]
+    except (yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
+        return None, f"a value is not of its kind: {error}"[:100]
     if content is None:
         return {}, ""
     return (content, "") if isinstance(content, Mapping) else (None, "it is no mapping of names to values")

@@ -68,6 +68,9 @@ def hints_of(places: Iterable[Place]) -> dict[str, Hint]:
 def _with_file(hints: dict[str, Hint], file: Mapping[str, object]) -> dict[str, Hint]:
     """Add what the file tells that the command names; which of both counts, each engine declares."""
     told = hints.get("engine")
-    name = str(told.value) if told is not None else None
+    if told is None:
+        # What a file of an unknown program means is unknown, too.
+        return hints
+    name = str(told.value)
     more = config_hints(file, name)
     return {**hints, **more} if of_name(name).config_counts else {**more, **hints}

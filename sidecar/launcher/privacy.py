@@ -82,7 +82,8 @@ def without_own_place(text: str) -> str:
 def shown_value(name: str, value: str, found: set[str] | None = None) -> str:
     """Give what may be shown of a variable's or option's value; `found` collects what is hidden."""
     found = set() if found is None else found
-    if is_secret(name):
+    # An empty key switches a key off.
+    if value and is_secret(name):
         found.add(value)
         content = _parsed(value)
         if content is not None:

@@ -19,6 +19,8 @@ from sidecar.supervisor.pod import Pod
 from sidecar.warmup.tree_watch import TreeWatch
 
 LOOK_S = 5.0
+#: So many seconds lie between two looks at every file, which cost what a scan of the live cache does.
+THOROUGH_S = 60.0
 #: An engine that loads weights waits for disk and network; one whose ranks wait for each other keeps its GPUs this busy.
 BUSY = 0.95
 #: GPU memory in use is compared in steps of so many bytes: smaller changes are no weights being loaded.
@@ -40,6 +42,7 @@ class ProgressWatch:
         self._locks = HeldLocks()
         self._last: tuple[object, ...] = ()
         self._moved_at = 0.0
+        self._thorough_at = float("-inf")
         self._told = ""
 
     async def look(self, now: float) -> None:
@@ -50,7 +53,7 @@ class ProgressWatch:
             self._reset()
             return
         seen = (*_signs(pod), pod.board.phase, tuple(sorted(held)))
-        if seen != self._last or not self._moved_at or await self._written():
+        if seen != self._last or not self._moved_at or await self._written(now):
             self._reset(seen, now)
         elif now - self._moved_at >= self._patience_s:
             self._tell(now - self._moved_at, max(held, key=lambda path: held[path], default=""))
@@ -58,10 +61,16 @@ class ProgressWatch:
                 pod.board.tell(f"The engine hangs while it starts: {stuck.reason}", "error")
                 self._post(stuck)
 
-    async def _written(self) -> bool:
-        """Say whether files were written since the last look; asked only while nothing else moves, for it costs memory."""
+    async def _written(self, now: float) -> bool:
+        """Say whether files were written since the last look; asked only while nothing else moves, for it costs memory.
+
+        Before a stall is told, and once a minute from then on, files that grow in their place are looked for, too: all are.
+        """
+        thorough = now - self._moved_at >= self._patience_s and now - self._thorough_at >= THOROUGH_S
+        if thorough:
+            self._thorough_at = now
         with suppress(OSError):
-            before, after = await asyncio.to_thread(self._tree.look, thorough=False)
+            before, after = await asyncio.to_thread(self._tree.look, thorough=thorough)
             return before != after
         return False
 

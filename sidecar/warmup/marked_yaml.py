@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from sidecar.errors import ProfileError
+from sidecar.errors import YAML_VALUE_ERRORS, ProfileError
 
 #: No profile is larger, in bytes.
 SIZE_LIMIT = 1024 * 1024
@@ -93,7 +93,7 @@ def compose(path: Path, limit: int = SIZE_LIMIT, noun: str = "profile") -> yaml.
         root: yaml.Node | None = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise ProfileError(f"{_error_place(path, error, text)}: this is not YAML: {error.problem}.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
         raise ProfileError(f"{path} is not YAML: {error}") from error
     _refuse_repeated_keys(root)
     if _values(root, noun) > VALUE_LIMIT:
@@ -118,7 +118,7 @@ def construct(path: Path, root: yaml.Node | None) -> Any:
     except yaml.MarkedYAMLError as error:
         place = place_of(error.problem_mark) if error.problem_mark is not None else str(path)
         raise ProfileError(f"{place}: this is not YAML: {error.problem}.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
         raise ProfileError(f"{path} is not YAML: {error}") from error
 
 

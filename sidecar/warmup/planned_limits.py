@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from sidecar.engines.adapters import of_name
-from sidecar.errors import ProfileError
+from sidecar.errors import YAML_VALUE_ERRORS, ProfileError
 from sidecar.warmup import marked_yaml
 
 GENERATED, DEPLOYED, HELM_VALUES = "generator_config.yaml", "k8s_deploy.yaml", "llm-d-values.yaml"
@@ -22,11 +22,6 @@ GENERATED, DEPLOYED, HELM_VALUES = "generator_config.yaml", "k8s_deploy.yaml", "
 LIMITS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
 #: TensorRT-LLM's engine files (LlmArgs, documentation "trtllm-serve"): one per role.
 _ENGINE_FILES = {"": "agg_config.yaml", "prefill": "prefill_config.yaml", "decode": "decode_config.yaml"}
-_ENGINE_KEYS = {
-    "max_seq_len": "max_model_len",
-    "max_num_tokens": "max_num_batched_tokens",
-    "max_batch_size": "max_num_seqs",
-}
 
 
 @dataclass(frozen=True)
@@ -77,15 +72,15 @@ def _of_engine_file(path: Path) -> dict[str, Sourced]:
             f"{path} is missing, so the engine's limits are not known: let AIConfigurator run again with --save-dir."
         )
     value = marked_yaml.read(path, noun="engine file").value
-    if not isinstance(value, Mapping) or not any(key in value for key in _ENGINE_KEYS):
-        raise ProfileError(
-            f"{path} has none of {', '.join(_ENGINE_KEYS)}, so it is cut short: let AIConfigurator run again with --save-dir."
-        )
-    return {
-        ours: Sourced(value[theirs], f"{path.parent.name}/{path.name}, {theirs}")
-        for theirs, ours in _ENGINE_KEYS.items()
-        if type(value.get(theirs)) is int and value[theirs] > 0
+    hints = of_name("trtllm").config(value) if isinstance(value, Mapping) else {}
+    found = {
+        name: Sourced(hints[name].value, f"{path.parent.name}/{path.name}, {hints[name].source}")
+        for name in LIMITS
+        if name in hints and hints[name].value > 0
     }
+    if not found:
+        raise ProfileError(f"{path} sets no limits, so it is cut short: let AIConfigurator run again with --save-dir.")
+    return found
 
 
 def _command_lines(path: Path, role: str) -> Iterator[list[str]]:
@@ -101,7 +96,7 @@ def _documents(path: Path) -> list[Any]:
     """Read a file of Kubernetes, which may hold several documents."""
     try:
         return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, *YAML_VALUE_ERRORS) as error:
         why = " ".join(str(error).split())
         raise ProfileError(f"{path} can't be read ({why}); let AIConfigurator make it again.") from error
 

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sidecar.caches import client as caches_client
 from sidecar.caches.client import CacheClient, Progress, PublishRequest, RestoreRequest
 from tests.fakes import live_cache as fake
 from tests.own_processes import children
@@ -58,6 +59,20 @@ async def test_the_real_worker_publishes_and_restores_with_progress(root: Path) 
     restored = await client.restore(request(root), PATIENT_S, seen.append)
     assert (restored.outcome, restored.files) == ("hit", 24)
     assert seen[-1].files_done == 24
+
+
+@pytest.mark.parametrize("by_hook", [False, True])
+async def test_a_package_beside_ours_hides_no_module_of_pythons_own(
+    root: Path, monkeypatch: pytest.MonkeyPatch, by_hook: bool
+) -> None:
+    site = root / "site-packages"
+    fake.put(site / "json.py", "raise ImportError('not the json that is meant')")
+    (site / "sidecar").symlink_to(ROOT / "sidecar")
+    monkeypatch.setattr(caches_client, "__file__", str(site / "sidecar/caches/client.py"))
+    others = [place for place in sys.path if place != str(ROOT)]
+    monkeypatch.setattr(sys, "path", others if by_hook else [*others, str(site)])
+    published = await CacheClient(time.monotonic).publish(wish(root), PATIENT_S)
+    assert published.outcome == "published", published.sentence
 
 
 async def test_a_worker_that_hangs_is_killed_at_the_deadline_and_leaves_no_process(root: Path) -> None:

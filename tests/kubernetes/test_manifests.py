@@ -15,6 +15,11 @@ import pytest
 import yaml
 
 from sidecar import __version__
+from sidecar.config import Settings
+from sidecar.daemon.own_facts import Told, places
+from sidecar.engines.address import agreement, disagreements
+from sidecar.engines.outside import hints_of
+from sidecar.kube.facts import pod_facts
 from sidecar.kube.injection.options import INJECTED, from_file
 from sidecar.kube.injection.review import Reviewer
 from tests.kubernetes.patching import patched
@@ -190,6 +195,21 @@ def test_the_decode_pods_requests_go_through_their_proxy_and_its_warm_up_does_no
     environment = {entry["name"]: entry.get("value") for entry in named(pod, "warmup-sidecar")["env"]}
     assert port["containerPort"] == 8000
     assert environment["WARMUP_ENGINE_URL"] == "http://127.0.0.1:8200"
+
+
+def test_every_sidecar_looks_for_its_engine_where_its_command_puts_it():
+    looked = 0
+    for source, document in everything():
+        for pod in pods(document):
+            containers = {each["name"]: each for each in [*pod.get("initContainers", ()), *pod.get("containers", ())]}
+            if "warmup-sidecar" not in containers or "engine" not in containers:
+                continue
+            environment = {each["name"]: each.get("value", "") for each in containers["warmup-sidecar"].get("env", ())}
+            hints = hints_of(places(Told(pod=pod_facts({"spec": pod}))))
+            url = environment.get("WARMUP_ENGINE_URL", Settings().engine_url)
+            looked += agreement(url, hints) != ""
+            assert disagreements(url, hints, keyed=False) == (), source
+    assert looked > 10
 
 
 # --- scaling, alerts -----------------------------------------------------------------------------------------------------

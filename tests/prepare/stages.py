@@ -19,7 +19,7 @@ from typing import TextIO
 
 from tests.prepare import apiserver, container_image, debian, engine, kubernetes_tools
 from tests.prepare.outcome import Outcome, failed, from_pytest, passed
-from tests.prepare.running import TIMED_OUT, run
+from tests.prepare.running import TIMED_OUT, run, stop
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,17 +63,21 @@ def run_together(stages: Sequence[Stage]) -> list[Outcome]:
     """
     first, *others = stages
     with contextlib.ExitStack() as opened:
-        pool = opened.enter_context(ThreadPoolExecutor(max_workers=TOGETHER))
         files = [opened.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in others]
+        pool = opened.enter_context(ThreadPoolExecutor(max_workers=TOGETHER))
         printing = pool.submit(first.run, None)
         begun = [pool.submit(stage.run, file) for stage, file in zip(others, files, strict=True)]
-        outcomes = [printing.result()]
-        for stage, file, work in zip(others, files, begun, strict=True):
-            print(f"\n=== {stage.name}, which ran at the same time: {stage.does}", flush=True)
-            outcomes.append(work.result())
-            file.seek(0)
-            shutil.copyfileobj(file, sys.stdout)
-            sys.stdout.flush()
+        try:
+            outcomes = [printing.result()]
+            for stage, file, work in zip(others, files, begun, strict=True):
+                print(f"\n=== {stage.name}, which ran at the same time: {stage.does}", flush=True)
+                outcomes.append(work.result())
+                file.seek(0)
+                shutil.copyfileobj(file, sys.stdout)
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            stop()
+            raise
     return outcomes
 
 

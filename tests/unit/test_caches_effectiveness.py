@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.caches import effectiveness
 from sidecar.caches.effectiveness import Effect, measure, records_reads
+from sidecar.caches.folder_tree import Entry, FolderTree
 from sidecar.caches.scan import scan_live_cache
 
 RESTORED_NS = 1_700_000_000_000_000_000
@@ -50,6 +51,16 @@ def effect(live: Path, *, reads: str = "", rebuilds: str = "", compiles: str = "
 def test_an_engine_that_reads_what_was_restored_has_used_it_all(live: Path) -> None:
     found = effect(live, reads="abcd")
     assert (found.read, found.ratio) == (4, 1.0)
+
+
+def test_a_folder_of_many_rebuilt_files_is_not_searched_for_each_of_them(
+    live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(_tree: FolderTree, path: str) -> Entry:
+        raise AssertionError(f"{path} is looked up among all names of its folder")
+
+    monkeypatch.setattr(FolderTree, "__getitem__", look_up)
+    assert effect(live, rebuilds="abcd").rebuilt == 4
 
 
 def test_kernels_that_this_start_did_not_need_are_no_loss(live: Path) -> None:

@@ -74,7 +74,7 @@ def test_files_that_move_leave_the_table_they_were_in_as_it_is() -> None:
 def test_a_table_of_many_files_takes_little_more_than_their_names_and_digests() -> None:
     count = 20_000
     files = (a_file("triton", f"{number:052X}/k.cubin", 5 * number) for number in range(count))
-    packs = tuple(Pack(digest=digest, bytes=1, unpacked=1 << 40) for digest in PACKS)
+    packs = tuple(Pack(digest=digest, bytes=1 << 40, unpacked=1 << 40) for digest in PACKS)
     head: dict[str, Any] = {"scope": "toolchain", "key": "k", "name": "n", "parent": None, "created_unix_s": 1.0}
     made = Manifest(**head, created_by="t", packs=packs, files=FileTable(files))
     document = b"".join(manifests.lines(made))

@@ -8,94 +8,15 @@ import json
 import re
 import shutil
 import tarfile
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sidecar.caches import families, kernel_image, oci_layout
-from sidecar.caches.commit import commit
-from sidecar.caches.fingerprint import BOTH
-from sidecar.caches.messages import PublishRequest, RestoreRequest, RestoreResult
-from sidecar.caches.publish import PublishTools, publish
-from sidecar.caches.restore import RestoreTools, restore
-from sidecar.caches.store import DirectoryStore, open_store
+from sidecar.caches.fingerprint import BOTH, fingerprint
 from sidecar.errors import NotSo, StoreDamaged
 from tests.fakes import live_cache as fake
-
-COMPILED = "vllm/torch_compile_cache/0123456789/rank_0_0/backbone"
-FACTS = fake.facts(gpus=[{"name": "NVIDIA H200", "index": 0, "sm": "9.0"}])
-
-
-class Place:
-    """A live cache, a store that it is published to, an image of that, and another store."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.live, self.image = root, root / "live", root / "image"
-        fake.fill(self.live)
-        fake.put(self.live / COMPILED / "artifact_compile_range_1_8_subgraph_0", b"artifact" * 99)
-        factors = {"code_hash": "cc", "env": {"VLLM_TARGET_DEVICE": "cuda"}}
-        fake.put(self.live / COMPILED / "cache_key_factors.json", json.dumps(factors))
-        self.here, self.there = self.store("here"), self.store("there")
-        self.publish()
-
-    def store(self, name: str) -> DirectoryStore:
-        (self.root / name).mkdir()
-        found = open_store(str(self.root / name), "read-write", lambda _s: None)
-        assert isinstance(found, DirectoryStore)
-        return found
-
-    def publish(self, facts: dict[str, Any] = FACTS) -> None:
-        request = PublishRequest(
-            store=str(self.root / "here"), live_cache=str(self.live), facts=facts, attempt="p", settle_s=0
-        )
-        publish(request, PublishTools(clock=time.monotonic, now=time.time, sleep=lambda _s: None))
-
-    def export(self, *keys: str) -> None:
-        places = kernel_image.chosen(self.here, keys)
-        kernel_image.export(self.here, places, self.image, "v1", lambda _done, _total: None)
-
-    def bring(self) -> list[str]:
-        return [each.outcome for each in kernel_image.bring(self.there, self.image, lambda _done, _total: None)]
-
-    def restored(self, store: Path) -> RestoreResult:
-        shutil.rmtree(self.live)
-        self.live.mkdir()
-        request = RestoreRequest(
-            store=str(store),
-            store_mode="read-only",
-            live_cache=str(self.live),
-            facts=FACTS,
-            attempt="1-1-00000000",
-        )
-        result = restore(request, RestoreTools(clock=time.monotonic, sleep=lambda _s: None))
-        commit(self.live, result.commit, result.clear)
-        return result
-
-    def unpacked(self) -> Path:
-        """Unpack the image's layer as a container runtime does."""
-        folder = self.root / "unpacked"
-        with gzip.open(self.layer()) as stream, tarfile.open(fileobj=stream) as tar:
-            tar.extractall(folder, filter="tar")
-        return folder
-
-    def manifest(self) -> dict[str, Any]:
-        [found] = json.loads((self.image / "index.json").read_text())["manifests"]
-        return dict(json.loads(self.blob(found).read_text()))
-
-    def labels(self) -> dict[str, str]:
-        return dict(json.loads(self.blob(self.manifest()["config"]).read_text())["config"]["Labels"])
-
-    def layer(self) -> Path:
-        [found] = self.manifest()["layers"]
-        return self.blob(found)
-
-    def blob(self, descriptor: dict[str, Any]) -> Path:
-        return self.image / "blobs" / "sha256" / str(descriptor["digest"]).removeprefix("sha256:")
-
-    def visible(self) -> list[Path]:
-        return list((self.root / "there").rglob("manifest.json"))
+from tests.fakes.imaged import COMPILED, FACTS, Place
 
 
 @pytest.fixture
@@ -183,56 +104,37 @@ def test_no_two_families_share_a_place_in_the_payload() -> None:
     assert len(places) == len(set(places))
 
 
-def damaged(place: Place) -> None:
-    path = place.layer()
-    path.write_bytes(path.read_bytes()[:-9] + b"123456789")
+def test_labels_say_nothing_of_vllm_where_another_engine_made_the_kernels(place: Place) -> None:
+    shutil.rmtree(place.live)
+    fake.triton_kernel(place.live, "K")
+    fake.put(place.live / "tilelang/cache/k/kernel_lib.so", b"library")
+    facts = {**FACTS, "argv": ["python3", "-m", "sglang.launch_server"], "packages": {"sglang": {"version": "0.5.23"}}}
+    key = fingerprint(facts, str(place.live)).toolchain_key
+    place.publish(facts)
+    place.export(key)
+    labels = place.labels()
+    assert labels["io.kserve.km/framework"] == "sglang"
+    assert not labels.keys() & {f"io.kserve.km/{name}" for name in ("cache-type", "cache-mount-subpath", "cache-root-env")}
+    mounts = {each["absPath"]: each.get("env") for each in json.loads(labels["io.kserve.km/cache-mounts"])}
+    assert mounts == {f"{place.live}/triton": "TRITON_CACHE_DIR", f"{place.live}/tilelang": None}
 
 
-def cut(place: Place) -> None:
-    path = place.layer()
-    path.write_bytes(path.read_bytes()[:-900])
+def test_labels_tell_no_place_where_the_facts_are_gone(place: Place) -> None:
+    for path in (place.root / "here").rglob("facts.json"):
+        path.unlink()
+    place.export(place.here.keys("exact")[0])
+    assert not place.labels().keys() & {"io.kserve.km/cache-mounts", "io.kserve.km/cache-root-env"}
 
 
-def lost(place: Place) -> None:
-    place.layer().unlink()
-
-
-def other_name(place: Place) -> None:
-    path = place.image / "index.json"
-    path.write_text(path.read_text().replace("sha256:", "sha256:../../"))
-
-
-def nothing(place: Place) -> None:
-    (place.image / "index.json").write_text('{"manifests": []}')
-
-
-def nested(place: Place) -> None:
-    path = place.image / "index.json"
-    path.write_text(path.read_text().replace("image.manifest.v1", "image.index.v1"))
-
-
-def no_json(place: Place) -> None:
-    (place.image / "index.json").write_text("[" * 100_000)
-
-
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [
-        (damaged, "not what its name says"),
-        (cut, "not what the image says"),
-        (lost, "lacks its part"),
-        (other_name, "no SHA-256 digest"),
-        (nothing, "lists no image"),
-        (nested, "no single image"),
-        (no_json, "not valid JSON"),
-    ],
-)
-def test_an_image_that_is_not_whole_leaves_nothing_that_can_be_seen(place: Place, harm: Any, said: str) -> None:
+def test_a_mount_point_is_not_written_over_and_a_link_is_followed(place: Place) -> None:
+    place.image = Path("/proc")
+    with pytest.raises(OSError, match="name a folder in it"):
+        place.export()
+    (place.root / "empty").mkdir()
+    place.image = place.root / "link"
+    place.image.symlink_to("empty")
     place.export()
-    harm(place)
-    with pytest.raises(StoreDamaged, match=said):
-        place.bring()
-    assert place.visible() == []
+    assert oci_layout.is_layout(place.root / "empty")
 
 
 def test_an_image_of_another_tool_is_refused_with_the_reason(place: Place) -> None:

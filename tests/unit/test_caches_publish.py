@@ -302,6 +302,38 @@ def test_what_came_with_a_generation_that_must_not_be_used_is_not_published_agai
     assert pod.publish().new_files == 3, "compiled anew"
 
 
+def test_what_a_sound_generation_holds_too_is_no_reason_to_hold_a_rebuilt_module_back(pod: Pod) -> None:
+    module = fake.flashinfer_module(pod.live, "batch")
+    sound = pod.publish().generations
+    fake.triton_kernel(pod.live, "POISON")
+    bad = pod.publish().generations["toolchain"]
+    key = fingerprint(fake.facts(), str(pod.live)).toolchain_key
+    DirectoryStore(pod.store, "read-write", lambda _s: None).quarantine("toolchain", key, bad, {"reason": "test"})
+    # A pod of the sound one builds anew: ninja leaves the plan and the source as they are.
+    for name, content in (("batch.cuda.o", b"object anew"), ("batch.so", b"library anew")):
+        fake.put(module / name, content, mtime_ns=fake.OLD_NS + 1)
+    result = pod.publish(restored=sound)
+    assert result.parent == sound["toolchain"]
+    assert result.skipped == {"quarantined": 3}, "the poison"
+    new = pod.newest("toolchain")
+    [library] = [one for path, one in new.items() if path.endswith("batch.so")]
+    assert library["sha256"] == hashlib.sha256(b"library anew").hexdigest()
+    assert not any("POISON" in path for path in new)
+
+
+def test_a_damaged_archive_of_a_sound_generation_is_mended_by_a_pod_that_has_its_files(pod: Pod) -> None:
+    fake.triton_kernel(pod.live, "K")
+    sound = pod.publish().generations
+    [pack] = pod.store.glob("v1/packs/*.tar.zst")
+    fake.triton_kernel(pod.live, "POISON")
+    bad = pod.publish().generations["toolchain"]
+    key = fingerprint(fake.facts(), str(pod.live)).toolchain_key
+    DirectoryStore(pod.store, "read-write", lambda _s: None).quarantine("toolchain", key, bad, {"reason": "test"})
+    pack.write_bytes(b"damaged")
+    assert pod.publish(restored=sound).outcome == "published"
+    assert {path.split("/")[1] for path in pod.newest("toolchain")} == {"K"}
+
+
 def test_a_damaged_generation_blocks_nobody(pod: Pod) -> None:
     fake.triton_kernel(pod.live, "ONE")
     pod.publish()

@@ -118,6 +118,7 @@ ANSWERS: dict[str, Any] = {
     "num_requests_running": [
         {"metric": {"running": "4"}, "values": [[0, "2"], [15, "1"]]},
         {"metric": {"running": "0"}, "values": [[0, "9"]]},
+        {"metric": {"running": "NaN"}, "values": [[0, "9"]]},
     ],
 }
 
@@ -256,6 +257,8 @@ async def test_two_sources_or_none_are_wrong_use(tmp_path: Path) -> None:
     for words in ((), ("--file", "a", "--live-cache", "b")):
         ended = await sidecar("profiles", "learn", *words)
         assert (ended.code, "exactly one of --prometheus" in ended.err) == (2, True)
+    ended = await sidecar("profiles", "learn", "--engine", "here")
+    assert (ended.code, "--engine is not usable" in ended.err) == (2, True)
     (tmp_path / "token").write_text("two words\n")
     ended = await sidecar(
         "profiles", "learn", "--prometheus", "http://p", "--bearer-token-file", str(tmp_path / "token")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from sidecar.commands.store import command
 from sidecar.errors import KeysUnusable, NotSo, StoreDamaged, UsageError
 from tests.fakes.keys import pair
-from tests.fakes.stored import Stored
+from tests.fakes.stored import SCOPE, Stored
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
@@ -84,6 +85,18 @@ def test_a_quarantine_tells_of_those_that_were_built_on_it_and_takes_them_too_wh
     assert stored.restore().outcome == "miss"
 
 
+def test_a_generation_between_that_is_gone_or_damaged_hides_no_descendant(stored: Stored) -> None:
+    stored.publish("a", "b", "c")
+    first, second, third = stored.generations()
+    folder = stored.place / f"v1/{SCOPE}/{stored.key}/generations" / second
+    words = ("quarantine", first, "--reason", "wrong output", "--store", str(stored.place))
+    (folder / "manifest.json").write_text("{")
+    assert f"holds its files too: {third}." in run(*words)[1]
+    shutil.rmtree(folder)
+    assert f"holds its files too: {third}." in run(*words)[1]
+    assert "holds its files too" not in run("quarantine", third, "--reason", "x", "--store", str(stored.place))[1]
+
+
 def test_gc_says_what_goes_and_why_and_a_dry_run_keeps_it(stored: Stored) -> None:
     before = stored.generations()
     for path in stored.place.glob("v1/*/*/generations/*/manifest.json"):
@@ -123,6 +136,28 @@ def test_a_store_travels_as_an_image(stored: Stored, tmp_path: Path) -> None:
         run("export", str(folder), "--oci", "--store", str(stored.place))
     with pytest.raises(UsageError, match="don't go together"):
         run("export", str(folder), "--oci", "--every", "--store", str(stored.place))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--oci", "--tag", ""), "is no tag"),
+        (("--oci", "--tag", "a b"), "is no tag"),
+        (("--oci", "--tag", "name:v1"), "is no tag"),
+        (("--tag", "v1"), "goes with --oci only"),
+    ],
+)
+def test_a_tag_that_no_registry_takes_or_that_names_nothing_is_wrong_use(
+    stored: Stored, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        run("export", str(tmp_path / "image"), *words, "--store", str(stored.place))
+    assert not (tmp_path / "image").exists()
+
+
+def test_a_folder_that_is_no_image_is_told_from_one(stored: Stored) -> None:
+    with pytest.raises(UsageError, match="no OCI image layout"):
+        run("import", str(stored.place), "--store", str(stored.place))
 
 
 def test_an_export_that_fails_leaves_no_file(stored: Stored, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_password_in_the_engines_address_is_refused_and_not_repeated() -> None
     assert loaded.settings.engine_url == "http://127.0.0.1:8000"
 
 
-@pytest.mark.parametrize("content", ["listen: 2026-99-99", "store: " + "[" * 20000, 'live_cache: "/a\\0b"'])
+@pytest.mark.parametrize("content", ["listen: 2026-99-99", "store: !!bool maybe", "store: " + "[" * 20000, 'live_cache: "/a\\0b"'])
 def test_a_file_that_breaks_the_parser_is_a_problem_and_not_a_crash(tmp_path: Path, content: str) -> None:
     file = tmp_path / "warmup.yaml"
     file.write_text(content)

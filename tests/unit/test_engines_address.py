@@ -10,8 +10,11 @@ import pytest
 
 from sidecar.engines.address import disagreements
 from sidecar.engines.argv import hints_from_argv
-from sidecar.engines.outside import Place
+from sidecar.engines.outside import Place, hints_of, launcher_place
 from sidecar.kube.facts import pod_facts
+from sidecar.kube.injection.engine import url_of
+from sidecar.kube.injection.options import Options
+from sidecar.launcher.facts import command_facts
 from sidecar.lifecycle import Mode
 from sidecar.supervisor import addressing
 from sidecar.supervisor.observers import AttemptObserver
@@ -83,6 +86,74 @@ def test_a_script_of_several_servers_leaves_open_whose_port_is_whose():
     assert disagreements("http://127.0.0.1:9000", hints_from_argv(two, {}), False) == ()
     alone = ["bash", "-c", f"exec {VLLM} --port 8200"]
     assert disagreements("http://127.0.0.1:9000", hints_from_argv(alone, {}), False) != ()
+
+
+@pytest.mark.parametrize(
+    ("command", "url"),
+    [
+        (("sh", "-c", f"ray start --head --port=6379 && {VLLM}"), "http://127.0.0.1:8000"),
+        (("sh", "-c", "ray start --head --port=6379 --block"), "http://127.0.0.1:8000"),
+        (("sh", "-c", f"python exporter.py --port 9000 & {VLLM}"), "http://127.0.0.1:8000"),
+        (("sh", "-c", f"{VLLM} & sleep 9; vllm bench serve --host 10.0.0.9"), "http://127.0.0.1:8000"),
+        (("sh", "-c", f"{VLLM} & {VLLM} --port 8001"), "http://127.0.0.1:8000"),
+        (("sh", "-c", f"if x; then {VLLM} --port 8001; else {VLLM}; fi"), "http://127.0.0.1:8000"),
+        (("sh", "-c", f'ARGS="--port 8001"\nexec {VLLM} $ARGS'), "http://127.0.0.1:8001"),
+        (("bash", "-c", 'a=(m --port 8001)\nvllm serve "${a[@]}"'), "http://127.0.0.1:8001"),
+        (("bash", "-c", f"{VLLM} --port $((8000 + RANK))"), "http://127.0.0.1:8003"),
+        (("sh", "-c", f"cat <<E\nit's --host 10.0.0.9\nE\n{VLLM}"), "http://127.0.0.1:8001"),
+        (("vllm", "serve", "m", ""), "http://127.0.0.1:8001"),
+        (("trtllm-serve", "disaggregated_mpi_worker", "-c", "x.yaml"), "http://127.0.0.1:8001"),
+        ((*VLLM.split(), "--api-key", ""), "http://127.0.0.1:8000"),
+    ],
+)
+def test_what_a_script_leaves_open_and_what_is_of_its_other_commands_is_held_against_nothing(
+    command: tuple[str, ...], url: str
+):
+    assert disagreements(url, hints_from_argv(command, {}), False) == ()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tini", "--", "bash", "-c", f"{VLLM} --port 8001"),
+        ("python3", "/warmup/launcher.py", "--", "zsh", "-lc", "--", f"exec {VLLM} --port 8001"),
+        ("sh", "-c", f"numactl -N0 bash -c '{VLLM} --port 8001' 2>&1 | tee log"),
+        ("sh", "-c", 'pip install x  # don\'t\nexec "$@"', "--", *VLLM.split(), "--port", "8001"),
+        ("sh", "-c", 'exec "$0" "$@"', *VLLM.split(), "--port", "8001"),
+    ],
+)
+def test_the_engines_command_is_found_behind_whatever_starts_its_shell(command: tuple[str, ...]):
+    hints = hints_from_argv(command, {})
+    assert (hints["engine"].value, hints["root"].value, hints["port"].value) == ("vllm", "m", 8001)
+    assert disagreements("http://127.0.0.1:8000", hints, False) != ()
+
+
+@pytest.mark.parametrize(
+    ("script", "port"),
+    [
+        (f"ray start --head --port=6379; {VLLM}", 8000),
+        (f"{VLLM} --port 8001 \\\n  --host 0.0.0.0 & python exporter.py --port 9000", 8001),
+        (f"{VLLM} --port=$PORT", 8005),
+        (f"{VLLM} $ARGS", 8000),
+        ("start.sh --port 9000", 9000),
+    ],
+)
+def test_the_url_that_the_webhook_sets_is_the_engines_own(script: str, port: int):
+    container = {
+        "command": ["bash", "-c", script],
+        "env": [{"name": "PORT", "value": "8005"}],
+        "ports": [{"containerPort": 8000}],
+    }
+    url = url_of(container, Options())
+    assert url == f"http://127.0.0.1:{port}"
+    assert disagreements(url, hints_from_argv(container["command"], {}), False) == ()
+
+
+def test_an_empty_key_is_none_in_the_launchers_facts_too(tmp_path: Path):
+    (tmp_path / "c.yaml").write_text('api-key: ""\n')
+    command = [*VLLM.split(), "--api-key", "", "--config", str(tmp_path / "c.yaml")]
+    facts = command_facts(command, {"VLLM_API_KEY": ""}, {})
+    assert disagreements("http://127.0.0.1:8000", hints_of([launcher_place(facts)]), False) == ()
 
 
 def test_a_worker_of_dynamo_answers_at_its_system_port():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sidecar.caches.fingerprint import fingerprint
+from sidecar.engines.address import disagreements
 from sidecar.engines.outside import hints_of, launcher_place
 from sidecar.engines.protocol import EngineFacts
 from sidecar.engines.server_facts import facts_of_hints
+from sidecar.launcher import config_file
 from sidecar.launcher.facts import command_facts
 from sidecar.supervisor import addressing
 from tests.unit.supervised import make_pod, told
@@ -198,3 +201,59 @@ def test_the_content_of_trtllms_file_is_a_part_of_exact_keys(tmp_path: Path):
     second = fingerprint(launched(tmp_path, command, TRTLLM.replace("64", "32")), "/live")
     assert first.exact_key != second.exact_key
     assert first.exact_key == fingerprint(launched(tmp_path, command, TRTLLM), "/live").exact_key
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        'speculative_config: {"model":"m","api_key":"s3cret"}',
+        "speculative_config: {'hub_token':'s3cret'}",
+        'speculative_config: {"api\\u005fkey": "s3cret"}',
+        'speculative_config: {\n  "hub_token"\n  : "s3cret"}',
+        "speculative_config:\n  hub_token: |\n    s3cret\n  max_draft_len: 3",
+        "speculative_config:\n  hub_token:\n    s3cret",
+        "speculative_config:\n  api_keys:\n  - s3cret",
+        "speculative_config:\n  ? hub_token\n  : s3cret",
+        "speculative_config:\n  - max_draft_len: 3\n    password: s3cret",
+        f"speculative_config:\n  hub_token: {'a' * 5000}\n    s3cret",
+        "model: https://user:s3cret@host/m",
+        "model: m # s3cret",
+        "model: m\n# s3cret",
+        "api-key:\n- s3cret",
+    ],
+)
+def test_secrets_stay_in_the_file_however_they_are_written_and_the_other_entries_are_read(tmp_path: Path, entry: str):
+    found = launched(tmp_path, "trtllm-serve m --config {file}", f"max_batch_size: 64\n{entry}\nmax_seq_len: 4096\n")
+    assert "s3cret" not in json.dumps(found)
+    assert (learnt(found).max_num_seqs, learnt(found).max_model_len) == (64, 4096)
+
+
+def test_words_of_4000_letters_are_looked_through_once_each():
+    entry = ["speculative_config:", *["  " + "a" * 4000] * 3]
+    started = time.process_time()
+    assert config_file._without_secrets(entry) == entry
+    assert time.process_time() - started < 0.2
+
+
+@pytest.mark.parametrize("command", ["vllm serve m --config $CONFIG", "cd /etc && vllm serve m --config nowhere.yaml"])
+def test_a_path_that_only_the_shell_knows_is_no_trouble_and_leaves_the_address_open(command: str):
+    hints = hints_of([launcher_place(command_facts(["sh", "-c", command], {}, {}))])
+    assert "config_problem" not in hints
+    assert disagreements("http://127.0.0.1:9000", hints, False) == ()
+    plain = hints_of([launcher_place(command_facts(["vllm", "serve", "m", "--config", "nowhere.yaml"], {}, {}))])
+    assert "nowhere.yaml can't be read" in plain["config_problem"].value
+
+
+def test_the_file_of_a_program_that_is_no_known_engine_means_nothing(tmp_path: Path):
+    for text in ("port: 9000\n", "[toml]\nport = 9000\n\tmodel: x\n"):
+        hints = hints_of([launcher_place(launched(tmp_path, "python serve.py --config {file}", text))])
+        assert not hints.keys() & {"config_problem", "port"}
+
+
+@pytest.mark.parametrize(
+    "value", ["!!bool maybe", "!!timestamp soon", "!!int ''", "!!float x", "2001-99-99", "9" * 5000]
+)
+def test_a_value_that_is_not_of_its_kind_is_told_and_nothing_falls(value: str):
+    facts = {"argv": ["vllm", "serve", "m"], "environment": {}}
+    hints = hints_of([launcher_place({**facts, "argv_file": {"path": "/c.yaml", "text": f"port: {value}\n"}})])
+    assert "/c.yaml can't be read" in hints["config_problem"].value

@@ -13,7 +13,7 @@ import pytest
 
 from sidecar.caches import families, normalise
 from sidecar.config import Settings
-from sidecar.engines.adapters import of_name
+from sidecar.engines.adapters import of_name, trtllm
 from sidecar.engines.argv import hints_from_argv
 from sidecar.engines.declaration import Connect
 from sidecar.engines.detect import look, make_engine
@@ -292,3 +292,8 @@ def test_addresses_of_peers_and_services_enter_no_key():
         "--enable-metrics",
     ]
     assert normalise.arguments(words) == normalise.arguments(words[:4])
+
+
+def test_a_scheme_of_the_cache_that_is_written_in_an_odd_way_is_unknown():
+    assert trtllm._cache_of({"kv_cache_scheme": {"type": ["float"], "num_bits": 8}}) is None
+    assert trtllm._cache_of({"kv_cache_scheme": {"type": "float", "num_bits": 8}}) == "fp8"

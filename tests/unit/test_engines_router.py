@@ -13,7 +13,7 @@ from sidecar.engines.argv import hints_from_argv
 from sidecar.engines.declaration import Connect
 from sidecar.engines.detect import AnyEngine
 from sidecar.engines.protocol import CompletionRequest
-from sidecar.kube.injection.engine import NotInjected, find_engine
+from sidecar.kube.injection.engine import NotInjected, find_engine, looks_like_engine
 from sidecar.kube.injection.options import Options
 from sidecar.kube.pod_object import find
 from sidecar.warmup.planner import make_plan
@@ -41,6 +41,13 @@ ENGINES = (
     "trtllm-serve disaggregated-model",
     "python -m sglang.launch_server --model-path m",
     "python -m dynamo.vllm --model m",
+    "vllm serve /models/litellm --otlp-service-name vllm-router",
+    "python -m vllm.entrypoints.openai.api_server --model a/litellm",
+    "sglang serve --model-path vllm-router",
+    "vllm serve m --port 8001 & vllm-router --port 8000",
+    "python -m dynamo.frontend & python -m dynamo.vllm --model m",
+    "trtllm-serve m & trtllm-serve disaggregated -c x",
+    "python -m sglang.launch_server --model-path m & python -m sglang_router.launch_router --port 8000",
 )
 
 
@@ -57,6 +64,14 @@ def test_a_router_is_known_by_its_command_and_sent_nothing(command: str):
 def test_an_engine_is_no_router(command: str):
     assert router_of(command) == ""
     assert of_command(command.split()) is not of_name("router")
+    container = {"name": "e", "image": "mine", "command": ["bash", "-c", command]}
+    assert looks_like_engine(container)
+    assert find_engine([container], Options()) == 0
+
+
+def test_a_container_with_a_gpu_runs_a_model_even_if_its_command_looks_like_a_routers():
+    only = {"name": "e", "command": ["start.sh", "--vllm-port", "8001"], "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    assert find_engine([only], Options()) == 0
 
 
 @pytest.mark.parametrize(

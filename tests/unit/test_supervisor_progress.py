@@ -46,6 +46,10 @@ def kernel(pod: Pod) -> None:
     (folder / "k.cubin").write_bytes(b"x")
 
 
+def grow(pod: Pod, size: int) -> None:
+    Path(pod.live_cache, "triton", "A", "k.cubin").write_bytes(b"x" * size)
+
+
 CHANGES: dict[str, Callable[[Pod], Any]] = {
     "token": lambda pod: observe(pod, progress=101.0, running=4.0),
     "answer": lambda pod: setattr(pod.board, "warmup", {"requests": 7}),
@@ -63,6 +67,18 @@ async def test_any_sign_of_progress_starts_the_count_anew(pod: Pod, change: str)
     await look(watch, 125, 200)
     assert told(pod) == ""
     assert pod.metrics.value("no_progress_seconds") == 0
+
+
+async def test_a_file_that_grows_in_its_place_is_progress(pod: Pod) -> None:
+    kernel(pod)
+    watch = ProgressWatch(pod, 120)
+    await look(watch, 10, 15, 20)
+    for at in (131, 252):
+        grow(pod, at)
+        await look(watch, at)
+        assert told(pod) == ""
+    await look(watch, 373)
+    assert "No forward progress for 121 s" in told(pod)
 
 
 @pytest.mark.parametrize("phase", [Phase.WARMING, Phase.VERIFYING])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
+from tests import __main__ as whole_run
+from tests.prepare import running
 from tests.prepare.outcome import Outcome, failed, from_pytest, passed, skipped
 from tests.prepare.running import TIMED_OUT, run
 from tests.prepare.stages import TOGETHER, Stage, groups, run_together
@@ -133,6 +138,47 @@ def test_of_stages_that_may_run_at_the_same_time_no_more_than_the_cores_bear_do(
         go_on.set()
         assert [one.stage for one in outcomes.result(20)] == names
     assert not one_too_many
+
+
+def test_ctrl_c_ends_the_children_of_all_stages_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(running, "_stopped", threading.Event())
+    met, codes = threading.Barrier(2, timeout=20), list[int]()
+    interrupt = (
+        f"import os, signal, time; time.sleep(0.2); os.kill({os.getpid()}, signal.SIGINT); time.sleep(60)",
+        "import time; time.sleep(60)",
+    )
+
+    def work(program: str) -> Callable[[TextIO | None], Outcome]:
+        def run_it(output: TextIO | None) -> Outcome:
+            met.wait()
+            codes.append(run([sys.executable, "-c", program], folder=tmp_path, deadline_s=60, output=output))
+            codes.append(run([sys.executable, "-c", program], folder=tmp_path, deadline_s=60, output=output))
+            return passed("", 1.0)
+
+        return run_it
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_together([stage("a", work(interrupt[0])), stage("b", work(interrupt[1]), beside=True)])
+    assert time.monotonic() - began < 30
+    assert codes.count(running.STOPPED) >= 2
+
+
+def test_quick_leaves_out_what_needs_an_engine_and_nothing_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def work(name: str) -> Callable[[TextIO | None], Outcome]:
+        return lambda _output: passed(name, 1.0)
+
+    stages = [stage("a", work("a")), stage("b", work("b"), beside=True), stage("c", work("c"), beside=True)]
+    for left_out in (0, 1):
+        monkeypatch.setattr(
+            whole_run, "STAGES", [replace(one, quick=at != left_out) for at, one in enumerate(stages)]
+        )
+        assert whole_run.main(["--quick"]) == 0
+        said = capsys.readouterr().out
+        assert "2 passed, 0 failed, 1 skipped" in said
+        assert f"the work of {stages[left_out].name}" not in said
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, [["a", "b"], ["c"]]), (1, [["a"], ["b"], ["c"]])])

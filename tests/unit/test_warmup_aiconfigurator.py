@@ -197,6 +197,8 @@ def _cut(name: str, size: int) -> Callable[[Path], None]:
         (_changed("agg/best_config_topn.csv", ",h200_sxm,", ",b60,"), ("'b60'", "--sm")),
         (_cut("agg/top1/k8s_deploy.yaml", 11), ("k8s_deploy.yaml has no command line of a worker", "run again")),
         (_cut("agg/top1/k8s_deploy.yaml", 1200), ("k8s_deploy.yaml can't be read", "make it again")),
+        (_changed("agg/top1/k8s_deploy.yaml", "kind:", "x: !!bool maybe\nkind:"), ("can't be read", "make it again")),
+        (_changed("agg/exp_config.yaml", "ttft: 600.0", "ttft: !!bool maybe"), ("exp_config.yaml is not YAML",)),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_wrong_is_named_with_what_to_do(

@@ -38,6 +38,8 @@ FLAGS: Mapping[str, Flag] = {
     "--config": Flag("config_file"),
     "--server-role": Flag("role", lambda word: {"CONTEXT": "prefill", "GENERATION": "decode"}.get(word.upper())),
 }
+#: Starts one of the servers of a file for `trtllm-serve disaggregated` (documentation "trtllm-serve").
+_MPI_WORKER = "disaggregated_mpi_worker"
 #: Numbers of the file of --config that are facts, by their name there.
 _ENTRIES: Mapping[str, str] = {
     "max_seq_len": "max_model_len",
@@ -55,7 +57,6 @@ _TAKEN = frozenset(
 )
 #: What ModelOpt calls the type of a KV cache, which TensorRT-LLM follows without being told.
 _CACHES = {"FP8": "fp8", "NVFP4": "nvfp4"}
-_SCHEMES: Mapping[tuple[Any, Any], str] = {("float", 8): "fp8"}
 
 
 class TrtllmEngine(HttpEngine):
@@ -134,7 +135,7 @@ class TrtllmEngine(HttpEngine):
 def _cache_of(told: Mapping[str, Any]) -> str | None:
     """Give the type of the KV cache that a checkpoint of ModelOpt asks for, by its older file or in its config.json."""
     scheme = mapping(told.get("kv_cache_scheme"))
-    by_scheme = _SCHEMES.get((scheme.get("type"), scheme.get("num_bits")))
+    by_scheme = "fp8" if (scheme.get("type"), scheme.get("num_bits")) == ("float", 8) else None
     return _CACHES.get(str(told.get("kv_cache_quant_algo")).upper()) or by_scheme
 
 
@@ -159,7 +160,10 @@ def hints(words: Sequence[str], _environment: Mapping[str, str]) -> dict[str, Hi
     found = read_flags(list(words), FLAGS)
     model = positional(list(words), "trtllm-serve")
     model = positional(list(words), "serve") if model == "serve" else model
-    if model:
+    if model == _MPI_WORKER:
+        # Its file says where it listens, and it is not read.
+        found["port"] = Hint("unknown", f"argv {_MPI_WORKER}")
+    elif model:
         found["root"] = Hint(model, "argv of the engine")
     found.setdefault("role", Hint("both", "argv of the engine, without --server_role"))
     return found

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.config.routers import router_of
+from sidecar.config.routers import ENGINE_COMMAND, router_of
 from sidecar.kube.injection.options import Options, key
 
 Json = dict[str, Any]
@@ -66,10 +66,7 @@ def looks_like_engine(container: Json) -> bool:
     text = " ".join(words(container))
     if router_of(text, str(container.get("image", ""))):
         return False
-    named = re.search(
-        r"(^|[\s/])(vllm\s+serve|trtllm-serve)\b|\b(vllm\.entrypoints|sglang\.launch_server|dynamo\.)", text
-    )
-    return bool(named or ENGINE_IMAGE.match(parse_image(str(container.get("image", ""))).name))
+    return bool(ENGINE_COMMAND.search(text) or ENGINE_IMAGE.match(parse_image(str(container.get("image", ""))).name))
 
 
 def find_engine(containers: Sequence[Json], options: Options) -> int:
@@ -80,7 +77,8 @@ def find_engine(containers: Sequence[Json], options: Options) -> int:
             raise NotInjected(f"{key('container')} names {options.container}; the pod has {', '.join(names)}.")
         return names.index(options.container)
     if len(containers) == 1:
-        if title := router_of(" ".join(words(containers[0])), str(containers[0].get("image", ""))):
+        title = router_of(" ".join(words(containers[0])), str(containers[0].get("image", "")))
+        if title and not _asks_for_gpu(containers[0]):
             raise NotInjected(
                 f"container {names[0]} is {title}, which runs no model; set {key('container')} if it is an engine."
             )
@@ -141,9 +139,15 @@ def url_of(container: Json, options: Options) -> str:
     scheme = "https" if _TLS.search(text) else "http"
     ports = [port for port in container.get("ports") or [] if isinstance(port.get("containerPort"), int)]
     named = [port for port in ports if re.match(r"^(https?|api|serve|engine|openai|vllm)", str(port.get("name", "")))]
-    given = _number(_PORT.findall(text), container)
+    given = _number(_PORT.findall(_own(text)), container)
     first = (named or ports or [{"containerPort": PORT}])[0]["containerPort"]
     return f"{scheme}://127.0.0.1:{given or first}"
+
+
+def _own(text: str) -> str:
+    """Give the engine's part of a script that runs other servers, too, such as `ray start --port=6379`; else all of it."""
+    engine = ENGINE_COMMAND.search(text)
+    return re.split(r"[;&|\n]", text[engine.start() :].replace("\\\n", " "))[0] if engine else text
 
 
 def _number(found: Sequence[str], container: Json) -> int | None:
