@@ -69,7 +69,7 @@ def stop() -> None:
     """End the children that run in other threads, and start no more: they are in sessions of their own, without our Ctrl-C."""
     with _lock:
         _stopped.set()
-        for child in _running:
+        for child in tuple(_running):
             if child.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGTERM)
