@@ -259,7 +259,9 @@ def _renewing(before: Snapshot, event: lc.Event, commands: tuple[lc.Command, ...
 def _falling_back(
     before: Snapshot, event: lc.Event, after: Snapshot, commands: tuple[lc.Command, ...], policy: Policy
 ) -> str:
-    if after.tried < before.tried or not 0 <= after.fallback <= len(after.fallbacks):
+    # One that the launcher did not wait for was not tried.
+    missed = isinstance(event, (lc.AttemptStarted, lc.RestoreEnded)) and after.missed > before.missed
+    if (after.tried < before.tried and not missed) or not 0 <= after.fallback <= len(after.fallbacks):
         return "a fallback is tried that was tried before, or that there is not"
     restoring = [command for command in commands if isinstance(command, lc.Restore)]
     if restoring and restoring[0].fallback != after.fallback:
@@ -267,7 +269,9 @@ def _falling_back(
     known = [command for command in commands if isinstance(command, lc.Remember)]
     if known and not (after.phase is Phase.READY and after.verify == "passed" and known[0].fallback == after.fallback):
         return "a fallback is remembered that was not good"
-    asked = isinstance(event, lc.VerifyEnded) and event.work == before.work and event.outcome in ("degenerate", "wrong")
+    # One that can't generate three times in a row is as bad as bad output; `canonical` has it fail twice always.
+    bad = ("degenerate", "wrong", "failed")
+    asked = isinstance(event, lc.VerifyEnded) and event.work == before.work and event.outcome in bad
     taken = after.fallback > before.fallback and isinstance(event, lc.VerifyEnded)
     if taken and not (asked and "fallback" in policy.on_golden_failed and before.mode is not Mode.BESIDE):
         return "a fallback is taken that nobody asked for"
