@@ -368,9 +368,9 @@ def runs(pid: int) -> bool:
 
 
 def descendants(pid: int, word: str = "") -> list[int]:
-    """List the processes that a process and its children have started and that still run, with a word of their command."""
+    """List the processes that a process and its children have started and that still run, with a word in their command."""
     try:
         found = psutil.Process(pid).children(recursive=True)
-        return [child.pid for child in found if not word or word in child.cmdline()]
+        return [child.pid for child in found if word in " ".join(child.cmdline())]
     except psutil.NoSuchProcess:
         return []
