@@ -17,7 +17,7 @@ from sidecar.errors import EngineError, EngineUnauthorized, ModelNotServed, NotA
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_script import Script
 
-SHORT = Deadlines(health_s=0.1, metrics_s=0.1, facts_s=15, recheck_s=0.2, server_info_s=0.1)
+SHORT = Deadlines(health_s=0.8, metrics_s=0.8, facts_s=15, recheck_s=1.0, server_info_s=0.8)
 PROMPT = CompletionRequest(prompt=tuple(range(3, 103)), max_tokens=8)
 HELLO = ({"role": "user", "content": "Hello"},)
 
@@ -261,7 +261,7 @@ async def test_all_requests_run_at_once(fake: FakeEngine, client: VllmEngine):
 
 async def test_a_request_past_its_deadline_is_ended_and_closed(fake: FakeEngine, client: VllmEngine):
     fake.script.token_seconds = 0.02
-    result = await client.complete(CompletionRequest(prompt=(1,), max_tokens=1000, deadline_s=0.1))
+    result = await client.complete(CompletionRequest(prompt=(1,), max_tokens=1000, deadline_s=1.0))
     assert (result.error_kind, result.ok, result.status) == ("timed_out", False, 200)
     assert result.text
     await until(lambda: fake.counters.aborted == 1)
