@@ -141,6 +141,14 @@ STAGES = (
     Stage("layers", "import-linter", True, _check("layers", "lint-imports", "--no-logo")),
     Stage("docs", "generated tables are up to date", True, _check("docs", "warmup-sidecar", "docs", "--check")),
     Stage("tests", "units and contracts", True, _pytest("tests", "not engine", 3000, FOLDERS[:2])),
+    # An engine that starts keeps one core busy, and there are dozens of starts.
+    Stage(
+        "integration",
+        "everything that needs the real vLLM on CPU",
+        False,
+        _pytest("integration", "engine", 4200, FOLDERS),
+        beside=True,
+    ),
     Stage(
         "faults",
         "faults, and all else that needs no engine",
@@ -149,13 +157,6 @@ STAGES = (
         beside=True,
     ),
     Stage("pods", "Kubernetes", True, _pytest("pods", "not engine", 3000, ["kubernetes"]), beside=True),
-    # Alone: beside the others on two cores each start of an engine takes twice as long, and little is gained.
-    Stage(
-        "integration",
-        "everything that needs the real vLLM on CPU",
-        False,
-        _pytest("integration", "engine", 3600, FOLDERS),
-    ),
 )
 
 #: Run by .ci/long with --slow: minutes each, and what they measure is quoted in the README.
