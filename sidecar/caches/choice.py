@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from sidecar.caches.claims import Claims, beat
 from sidecar.caches.fingerprint import Fingerprint, KeyScope
 from sidecar.caches.flight import wait_for_the_first
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST, Claim, Progress, RestoreRequest
+from sidecar.caches.records import is_condemned
 from sidecar.caches.store import Store
 from sidecar.caches.trust import Vouched, rolled_back
 from sidecar.errors import StoreDamaged, StoreUnavailable, Untrusted, WarmupError
-
-#: As many engines that died on a generation condemn it, in one pod or in several, unless another became ready on it.
-DEATHS = 2
 
 
 class Choice:
@@ -149,11 +147,6 @@ class Choice:
         if claim is not None:
             self.claims.append(claim)
         return claim is not None
-
-
-def is_condemned(name: str, ends: Mapping[tuple[str, str], int]) -> bool:
-    """Say whether engines died on a generation and none became ready; `ends` are `Records.boot_ends`."""
-    return not ends.get((name, "ready"), 0) and ends.get((name, "died"), 0) >= DEATHS
 
 
 def usable(store: Store, known: Fingerprint, scope: KeyScope) -> Manifest | None:

@@ -12,13 +12,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sidecar.caches.choice import DEATHS
 from sidecar.caches.file_table import StoredFile
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
+from sidecar.caches.records import CONDEMNING_DEATHS
 from sidecar.caches.standing import Standing, Watch, standings
 from sidecar.caches.store import Store
 from sidecar.errors import NotSo, StoreDamaged, Untrusted, UsageError
@@ -110,7 +110,7 @@ def _one(store: Store, scope: KeyScope, key: str, name: str, ends: Mapping[tuple
     if manifest is None:
         reason = "It has no manifest: its publisher died, or is at work."
         return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, reason)
-    state = "proven" if ready else "condemned" if died >= DEATHS else "candidate"
+    state = "proven" if ready else "condemned" if died >= CONDEMNING_DEATHS else "candidate"
     packed = sum(pack.bytes for pack in manifest.packs)
     files = len(manifest.files)
     return Listed(scope, key, name, state, files, manifest.bytes, packed, manifest.created_unix_s, ready, died)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from sidecar import __version__
 from sidecar.caches import snapshot as snapshots
-from sidecar.caches.choice import is_condemned
 from sidecar.caches.compaction import Moved, move
 from sidecar.caches.delta import Delta, Digests, came_with, compute
 from sidecar.caches.families import Family
@@ -27,6 +26,7 @@ from sidecar.caches.normalise import ranks
 from sidecar.caches.packing import Packed, Packer
 from sidecar.caches.publish_messages import Progress, PublishOutcome, PublishRequest, PublishResult
 from sidecar.caches.racing import Race
+from sidecar.caches.records import is_condemned
 from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot, Wholeness
 from sidecar.caches.store import Checkpoint, Store, no_checkpoint, open_store
 from sidecar.caches.trust import KeyFiles, trust

@@ -23,6 +23,9 @@ VERSION = "v1"
 DEATHS = "none.killer."
 BOOT_NAME = re.compile(r"(\d{8}-[0-9a-f]{16})\.(ready|died)\.[^/]+\.json")
 
+#: As many engines that died on a generation condemn it, in one pod or in several, unless another became ready on it.
+CONDEMNING_DEATHS = 2
+
 
 class Records(Medium):
     """The records of every key in a store."""
@@ -165,3 +168,8 @@ class Records(Medium):
 
     def _key(self, scope: str, key: str) -> Path:
         return self.root / VERSION / scope / key
+
+
+def is_condemned(name: str, ends: Mapping[tuple[str, str], int]) -> bool:
+    """Say whether engines died on a generation and none became ready; `ends` are `Records.boot_ends`."""
+    return not ends.get((name, "ready"), 0) and ends.get((name, "died"), 0) >= CONDEMNING_DEATHS
