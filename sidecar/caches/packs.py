@@ -44,7 +44,7 @@ class PackWriter:
     """Write one archive into an open file. Peak memory is a chunk, whatever the files' size."""
 
     def __init__(self, stream: BinaryIO, level: int = LEVEL) -> None:
-        self._target = _Counted(stream)
+        self._target = Counted(stream)
         context = zstandard.ZstdCompressor(level=level, write_checksum=True)
         self._zstd = context.stream_writer(cast(BinaryIO, self._target), closefd=False)
         self._position = 0
@@ -138,8 +138,8 @@ class PackReader:
         self._begin, self._end = self._end, self._end + size
 
 
-class _Counted:
-    """Pass compressed bytes on, counting and digesting them."""
+class Counted:
+    """Pass written bytes on, counting and digesting them."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -147,10 +147,12 @@ class _Counted:
         self.size = 0
 
     def write(self, data: bytes) -> int:
+        """Write bytes, and say how many."""
         self._stream.write(data)
         self.digest.update(data)
         self.size += len(data)
         return len(data)
 
     def flush(self) -> None:
+        """Pass on that all is to be written."""
         self._stream.flush()
