@@ -81,17 +81,20 @@ class Asker:
         return found
 
     async def behind_a_prefix(self, prompts: Sequence[Prompt], most: int) -> list[Told]:
-        """Ask the prompts of each passage together, once the first of them has brought the passage into the cache."""
-        found: list[Told] = []
-        for passage in dict.fromkeys(prompt.passage for prompt in prompts if prompt.passage):
-            group = [prompt for prompt in prompts if prompt.passage == passage]
-            if len(group) < 2:
-                continue
+        """Ask the prompts of all passages together, once one of each passage has brought it into the cache."""
+        groups = [
+            [prompt for prompt in prompts if prompt.passage == passage]
+            for passage in dict.fromkeys(prompt.passage for prompt in prompts if prompt.passage)
+        ]
+        groups = [group for group in groups if len(group) > 1]
+        for group in groups:
             await self._awake()
-            salt = f"{self.salt}-passage-{passage}"
-            await self._fill(group[0], salt)
-            for start in range(0, len(group), most):
-                found += await self._together([(each, salt) for each in group[start : start + most]], "concurrent")
+            await self._fill(group[0], self._passage_salt(group[0]))
+        asks = [(prompt, self._passage_salt(prompt)) for group in groups for prompt in group]
+        found: list[Told] = []
+        for start in range(0, len(asks), most):
+            await self._awake()
+            found += await self._together(asks[start : start + most], "concurrent")
         return found
 
     async def _fill(self, prompt: Prompt, salt: str) -> None:
@@ -180,6 +183,9 @@ class Asker:
         plain = answer_request(prompt, self.passages, replace(self.manner, alternatives=0), salt, left)
         again = await self.engine.complete(plain)
         return again if again.ok else got
+
+    def _passage_salt(self, prompt: Prompt) -> str:
+        return f"{self.salt}-passage-{prompt.passage}"
 
     def _own_salt(self, prompt: Prompt, way: Way) -> str:
         return f"{self.salt}-{way}-{prompt.name}"

@@ -14,7 +14,7 @@ from sidecar.errors import EngineAsleep, EngineError, EngineGone, EngineUnauthor
 from sidecar.golden import identity
 from sidecar.golden.asking import ASLEEP, Asker, Told, batch_size
 from sidecar.golden.files import AnsweredPrompt, GoldenFile, GoldenSet
-from sidecar.golden.judging import Compared, compare, read_back
+from sidecar.golden.judging import Compared, compare, read_back, said_again
 from sidecar.golden.limits import Limits
 from sidecar.golden.prompts import why_not
 from sidecar.golden.report import Cause, GoldenOutcome, GoldenProgress, GoldenResult
@@ -37,8 +37,12 @@ async def check(
     deadline_s: float,
     progress: Callable[[GoldenProgress], None] | None = None,
     asleep: Callable[[], bool] | None = None,
+    read_all: bool = False,
 ) -> GoldenResult:
     """Ask an engine the recorded prompts and compare; never raises for what the engine does.
+
+    A recorded answer is read back unless the engine has just given it token for token, with how likely each token was;
+    `read_all` reads them back all the same.
 
     `salt` must differ between checks, so that each begins with an empty prefix cache. `deadline_s` covers the whole
     check, in seconds. The engine's metrics are read before each group of requests, so that nothing is sent to an engine
@@ -55,7 +59,7 @@ async def check(
     for at, file in enumerate(mine):
         left = deadline_s - (asyncio.get_running_loop().time() - started)
         asker = Asker(engine, facts, f"{salt}-{at}", max(0.001, left), file.passages, progress, asleep)
-        results.append(await _check_one(asker, file))
+        results.append(await _check_one(asker, file, read_all))
         if results[-1].outcome == "engine_gone" or results[-1].cause == "asleep":
             break
     result = results[0] if len(results) == 1 else _combined(results)
@@ -73,11 +77,11 @@ def why_unasked(facts: EngineFacts) -> str:
     return ASLEEP if facts.asleep else ""
 
 
-async def _check_one(asker: Asker, file: GoldenFile) -> GoldenResult:
+async def _check_one(asker: Asker, file: GoldenFile, read_all: bool) -> GoldenResult:
     limits = identity.limits_for(file, asker.facts)
     plain = GoldenResult("error", "", allowed_percent=limits.drift_percent, label=file.label)
     try:
-        compared = await _compared(asker, file, limits)
+        compared = await _compared(asker, file, limits, read_all)
     except EngineGone as error:
         return replace(plain, outcome="engine_gone", sentence=str(error))
     except (EngineError, GoldenError) as error:
@@ -131,7 +135,7 @@ def _judged(
     return replace(found, outcome="passed", sentence=f"The output is what was recorded ({what}{drift}).{other}")
 
 
-async def _compared(asker: Asker, file: GoldenFile, limits: Limits) -> list[Compared]:
+async def _compared(asker: Asker, file: GoldenFile, limits: Limits, read_all: bool) -> list[Compared]:
     facts = asker.facts
     prompts = []
     for prompt in file.prompts:
@@ -139,29 +143,39 @@ async def _compared(asker: Asker, file: GoldenFile, limits: Limits) -> list[Comp
             asker.notes.append(f"'{prompt.name}' was left out: {reason}.")
         else:
             prompts.append(prompt)
-    size = batch_size(facts, limits.batch, prompts)
+    size = batch_size(facts, limits.batch, for_batches(prompts))
     asker.total = _total(prompts, size, limits.solo)
     await asker.begin()
     identity.must_be_same_tokenizer(file, asker.sentence_ids)
     told = await send_all(asker, prompts, size, limits.solo)
     told, left_out = _read_alike(told)
     asker.notes += left_out
-    scored = await asker.read_back([each for each in prompts if each.answer.scored])
     exact = identity.exact(file.recorded, facts)
     by_name = {each.name: each for each in prompts}
     loops = any(each.answer.odd for each in file.prompts)
     compared = [
         compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact, loops=loops) for each in told
     ]
+    likely = {} if read_all else said_again(prompts, compared, limits)
+    unread = [each for each in prompts if each.answer.scored and each.name not in likely]
+    asker.total += len(unread)
+    scored = await asker.read_back(unread)
     texts = {each.name: each.got for each in reversed(compared)}
-    return compared + [read_back(by_name[name], values, limits, texts.get(name, "")) for name, values in scored.items()]
+    read = [read_back(by_name[name], values, limits, texts.get(name, "")) for name, values in scored.items()]
+    return [*compared, *likely.values(), *read]
 
 
 async def send_all(asker: Asker, prompts: Sequence[AnsweredPrompt], size: int, solo: int) -> list[Told]:
-    """Send prompts in every way: some alone, those with a passage together behind it, all in batches of `size`."""
+    """Send prompts in every way: some alone, those with a passage together behind it, the others in batches of `size`."""
     found = await asker.alone(spread(prompts, solo))
     found += await asker.behind_a_prefix(prompts, size)
-    return found + await asker.in_batches(prompts, size)
+    return found + await asker.in_batches(for_batches(prompts), size)
+
+
+def for_batches(prompts: Sequence[AnsweredPrompt]) -> list[AnsweredPrompt]:
+    """Choose what goes into batches: of prompts behind the same passage the first, because a batch reads it anew for each."""
+    first = {each.passage: each.name for each in reversed(prompts) if each.passage}
+    return [each for each in prompts if not each.passage or first[each.passage] == each.name]
 
 
 def spread(prompts: Sequence[AnsweredPrompt], count: int) -> list[AnsweredPrompt]:
@@ -172,10 +186,9 @@ def spread(prompts: Sequence[AnsweredPrompt], count: int) -> list[AnsweredPrompt
 
 
 def _total(prompts: Sequence[AnsweredPrompt], size: int, solo: int) -> int:
-    """Count the answers a check will have, about."""
-    shared = sum(bool(each.passage) for each in prompts)
-    read = sum(bool(each.answer.scored) for each in prompts)
-    return len(spread(prompts, solo)) + shared + -(-len(prompts) // max(1, size)) * size + read
+    """Count the answers a check will ask for, about; how many are read back is known later."""
+    shared, batch = sum(bool(each.passage) for each in prompts), len(for_batches(prompts))
+    return len(spread(prompts, solo)) + shared + -(-batch // max(1, size)) * size
 
 
 def _read_alike(told: Sequence[Told]) -> tuple[list[Told], list[str]]:

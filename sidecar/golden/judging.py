@@ -18,6 +18,8 @@ from sidecar.warmup.degenerate import numbers_wrong, what_is_wrong
 
 #: One token's change counts no more than this, so that a single impossible token doesn't make the mean. Nats.
 MOST = 5.0
+#: Ways of sending many at once, the one most like live traffic last.
+MANY: tuple[Way, ...] = ("concurrent", "batch")
 #: Characters that stand for a token where an engine tells no token ids; English has about four a token.
 CHARACTERS = 4
 
@@ -68,8 +70,29 @@ def compare(
 def read_back(prompt: AnsweredPrompt, scored: Sequence[float], limits: Limits, got: str) -> Compared:
     """Compare how likely the recorded answer is to this engine with how likely it was; `got` is its own for showing."""
     changes = changes_of(prompt.answer.scored, scored)
-    reason = numbers_wrong(scored) if not prompt.answer.odd else _not_a_number(scored)
+    wrong = numbers_wrong(scored) if not prompt.answer.odd else _not_a_number(scored)
+    return _likely(prompt, changes, wrong, limits, got)
+
+
+def said_again(prompts: Sequence[AnsweredPrompt], compared: Sequence[Compared], limits: Limits) -> dict[str, Compared]:
+    """Give how likely those recorded answers are that an engine gave token for token in every way it was asked.
+
+    By name, from the batch where it was in one, whose numbers are the most like live traffic's. Left out is what an engine
+    tells too little of.
+    """
+    whole = {each.name for each in compared} - {each.name for each in compared if not each.whole}
+    many = {each.name: each for way in MANY for each in reversed(compared) if each.way == way and each.name in whole}
+    found = {}
+    for prompt in prompts:
+        one = many.get(prompt.name)
+        if one is not None and prompt.answer.scored and len(one.changes) == len(prompt.answer.ids):
+            found[prompt.name] = _likely(prompt, one.changes, "", limits, one.got)
+    return found
+
+
+def _likely(prompt: AnsweredPrompt, changes: tuple[float, ...], wrong: str, limits: Limits, got: str) -> Compared:
     by = mean_size(changes)
+    reason = wrong
     if not reason and by > limits.worst_prompt:
         reason = f"its tokens changed by {percent(by):.0f} % in probability, {percent(limits.worst_prompt):.0f} % are allowed"
     agreed = len(prompt.answer.ids)

@@ -52,7 +52,9 @@ async def record(
     asker = Asker(engine, facts, f"{salt}-record", deadline_s, prompts.passages, progress)
     file = await _recorded(asker, prompts, recorded_at, label)
     found = GoldenSet(Path(), (file,))
-    itself = await check(engine, facts, found, salt=f"{salt}-itself", deadline_s=deadline_s, progress=progress)
+    itself = await check(
+        engine, facts, found, salt=f"{salt}-itself", deadline_s=deadline_s, progress=progress, read_all=True
+    )
     return replace(found, files=(with_room(file, itself),))
 
 

@@ -1,11 +1,11 @@
 """What all answers of a check say together: statistics, who failed, and the sentence.
 
-Pure. The statistics, by name: `tokens` (recorded tokens that were read back), `mean_change` (of their log-likelihood in
+Pure. The statistics, by name: `tokens` (recorded tokens whose likelihood was compared), `mean_change` (of their log-likelihood in
 nats per token; below 0 when the recorded text became less likely), `worst_prompt_change` (mean size of the changes of one
 prompt, in nats per token), `different` (answers that are not the recorded ones to the last token), `near_ties` (those of
 them that parted where two tokens were as good as each other), and for each way of sending `<way>_prompts`,
 `<way>_agreeing` (share whose first tokens are those recorded) and `<way>_drift_percent`; `likelihood_drift_percent` is that
-of what was read back.
+of what was read back, or given token for token in a batch.
 """
 
 from __future__ import annotations

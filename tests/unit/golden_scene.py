@@ -39,11 +39,11 @@ class Scene:
         """Ask the engine what it is."""
         return await self.engine.facts()
 
-    async def record(self, chosen: PromptSet | None = None, deadline_s: float = 60.0) -> GoldenSet:
+    async def record(self, chosen: PromptSet | None = None, deadline_s: float = 60.0, **more: Any) -> GoldenSet:
         """Record with the engine as it is."""
         return await record(
             self.engine, await self.facts(), chosen or prompts(), salt=secrets.token_hex(4), deadline_s=deadline_s,
-            recorded_at="2026-01-01T00:00:00Z", label="trusted",
+            recorded_at="2026-01-01T00:00:00Z", label="trusted", **more,
         )  # fmt: skip
 
     async def check(self, golden: GoldenSet, deadline_s: float = 60.0, **more: Any) -> GoldenResult:

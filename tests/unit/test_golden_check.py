@@ -113,7 +113,7 @@ async def test_an_engine_that_reads_nothing_back_is_judged_by_what_it_generates(
     async with scene() as here:
         golden = await here.record()
         here.fake.script.fault = "no_reading"
-        result = await here.check(golden)
+        result = await here.check(golden, read_all=True)
     assert result.outcome == "passed", result.sentence
     assert any("prompt_logprobs" in note for note in result.notes)
     assert result.drift_percent is not None
@@ -225,7 +225,7 @@ async def test_a_batch_has_a_size_that_a_graph_is_captured_for():
         result = await here.check(golden, facts=facts)
     batch = [each for each in here.fake.requests if "-batch-" in each["cache_salt"]]
     assert result.outcome == "passed", result.sentence
-    assert len(batch) == 20
+    assert len(batch) == 10
 
 
 async def test_chat_prompts_are_asked_only_where_there_is_a_template():
@@ -305,6 +305,52 @@ async def test_progress_is_told_answer_by_answer():
     )
     assert told[-1].done <= told[-1].total
     assert result.answers == len(told)
+
+
+async def test_answers_given_token_for_token_are_not_read_back_and_their_likelihood_is_judged_all_the_same():
+    told: list[GoldenProgress] = []
+    async with scene() as here:
+        golden = await here.record()
+        short = await here.check(golden, progress=told.append)
+        whole = await here.check(golden, read_all=True)
+    tokens = sum(len(each.answer.ids) for each in golden.files[0].prompts)
+    assert "likelihood" not in {each.way for each in told}
+    assert told[-1].done == told[-1].total
+    assert short.statistics["tokens"] == whole.statistics["tokens"] == tokens
+    assert short.answers == whole.answers - 12
+
+
+async def test_prompts_behind_passages_are_sent_together_and_one_of_each_passage_in_a_batch():
+    async with scene() as here:
+        golden = await here.record()
+        here.fake.requests.clear()
+        result = await here.check(golden)
+    salts = [str(each["cache_salt"]) for each in here.fake.requests if "cache_salt" in each]
+    shared = [each for each in golden.files[0].prompts if each.passage]
+    passages = {each.passage for each in shared}
+    assert len(shared) > len(passages) >= 1
+    assert sum("-passage-" in each for each in salts) == len(shared) + len(passages)
+    sent = {each.name for each in shared if any(f"-batch-{each.name}-" in salt for salt in salts)}
+    assert len(sent) == len(passages)
+    assert result.statistics["concurrent_prompts"] == len(shared)
+
+
+async def test_only_answers_that_parted_are_read_back():
+    told: list[GoldenProgress] = []
+    async with scene() as here:
+        golden = await here.record(prompts(24))
+        here.fake.script.fault = "near_ties"
+        result = await here.check(golden, progress=told.append)
+    read = sum(each.way == "likelihood" for each in told)
+    assert 0 < read < len(golden.files[0].prompts), result.statistics
+    assert result.statistics["tokens"] == sum(len(each.answer.ids) for each in golden.files[0].prompts)
+
+
+async def test_a_recording_is_read_back_as_a_whole_when_it_is_checked_against_itself():
+    told: list[GoldenProgress] = []
+    async with scene() as here:
+        await here.record(progress=told.append)
+    assert sum(each.way == "likelihood" for each in told) == 2 * 12
 
 
 async def test_a_check_that_is_cancelled_leaves_no_request_behind():

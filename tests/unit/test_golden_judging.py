@@ -12,7 +12,17 @@ from hypothesis import strategies as some
 
 from sidecar.engines.protocol import Completion
 from sidecar.golden.files import AnsweredPrompt
-from sidecar.golden.judging import MOST, Compared, changes_of, compare, margin, mean_size, percent, read_back
+from sidecar.golden.judging import (
+    MOST,
+    Compared,
+    changes_of,
+    compare,
+    margin,
+    mean_size,
+    percent,
+    read_back,
+    said_again,
+)
 from sidecar.golden.limits import Limits
 from sidecar.golden.report import FailedPrompt, GoldenResult, text_diff
 from sidecar.golden.verdict import judge
@@ -114,6 +124,28 @@ def test_a_margin_is_never_negative_and_least_to_the_next_best(places: dict[int,
             led = margin(places, token)
             assert led is not None
             assert led >= nearest
+
+
+def test_a_likelihood_is_taken_from_a_batch_only_where_every_answer_was_whole_and_every_token_told():
+    prompt, whole = recorded(), answered(IDS)
+    untold = dataclasses.replace(whole, logprobs=None)
+
+    def taken(*answers: tuple[str, Completion]) -> dict[str, Compared]:
+        return said_again([prompt], [compare(prompt, way, got, LIMITS) for way, got in answers], LIMITS)  # type: ignore[arg-type]
+
+    found = taken(("solo", whole), ("batch", whole))["p"]
+    assert (found.way, found.changes) == ("likelihood", compare(prompt, "batch", whole, LIMITS).changes)
+    assert not taken(("solo", whole))
+    assert not taken(("batch", whole), ("batch", answered(flipped(3))))
+    assert not taken(("batch", whole), ("concurrent", answered(flipped(3))))
+    assert not taken(("batch", untold))
+    assert not said_again([recorded(scored=())], [compare(prompt, "batch", whole, LIMITS)], LIMITS)
+
+
+def test_a_prompt_whose_generated_tokens_changed_too_much_fails_by_its_likelihood():
+    unlikely = dataclasses.replace(answered(IDS), logprobs=(-0.9,) * len(IDS))
+    found = said_again([recorded()], [compare(recorded(), "batch", unlikely, LIMITS)], LIMITS)["p"]
+    assert "50 % in probability, 39 % are allowed" in found.reason
 
 
 def many(noise: Sequence[float], way: str = "likelihood") -> list[Compared]:
