@@ -1,4 +1,4 @@
-"""The golden gate on a machine with a GPU: FP8 against BF16 KV cache, a fallback, and a generation that was poisoned.
+"""The golden gate on a machine with a GPU: FP8 against BF16 KV cache, a fallback, and generations that were poisoned.
 
 Run it by hand where vLLM and a GPU are: `python -m tests.bench.bench_gpu_golden --work DIR --json FILE -- vllm serve MODEL …`;
 the command is the trusted one (BF16 KV cache), `--other` is what is put behind it. Nothing here is a test, and no number is
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from sidecar.caches.publish_messages import PublishRequest
 from tests.bench.bench_gpu import get
 from tests.bench.figures import machine
 from tests.bench.gpu_pod import Pod, environment_of
+from tests.bench.gpu_poison import make_unrunnable, make_wrong
 
 LOOK_S = 0.2
 COMMAND_S = 300.0
-POISONED = (".cubin", ".so")
 
 
 def arguments() -> argparse.Namespace:
@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
         "--other", default="--kv-cache-dtype fp8", help="options that make it the configuration to check"
     )
     parser.add_argument("--back", default="--kv-cache-dtype auto", help="the fallback that undoes them")
-    parser.add_argument("--steps", default="trusted,other,fallback,poisoned", help="which steps, in this order")
+    parser.add_argument("--steps", default="trusted,other,fallback,poisoned,wrong", help="which steps, in this order")
     parser.add_argument("--prompts", type=Path, help="prompts to record; default: the starter set")
     parser.add_argument(
         "--strict", type=float, help="drift in percent that makes `fallback` fail; default: half of what was"
@@ -95,17 +95,20 @@ class Gate:
             return {"allowed_percent": strict, **start.until_settled()}
 
     def poisoned(self) -> dict[str, Any]:
-        """Publish kernels whose code was overwritten, in a store of their own, and start the trusted engine on it."""
+        """Start the trusted engine on kernels that can't run."""
+        return self._on_spoilt("poisoned", make_unrunnable)
+
+    def wrong(self) -> dict[str, Any]:
+        """Start the trusted engine on kernels that run and compute something else."""
+        return self._on_spoilt("wrong", make_wrong)
+
+    def _on_spoilt(self, name: str, spoil: Callable[[Path], object]) -> dict[str, Any]:
+        """Publish spoilt kernels in a store of their own, so that their digests are right, and start on them."""
         live = self._work / "live-trusted"
         shutil.rmtree(self._work / "live", ignore_errors=True)
         shutil.copytree(live, self._work / "live", symlinks=True)
-        spoilt = [path for path in (self._work / "live").rglob("*") if path.suffix in POISONED and path.is_file()]
-        for path in spoilt:
-            code = bytearray(path.read_bytes())
-            first, last = len(code) // 4, len(code) // 4 * 3
-            code[first:last] = b"\xff" * (last - first)
-            path.write_bytes(code)
-        store = self._work / "store-poisoned"
+        spoilt = spoil(self._work / "live")
+        store = self._work / f"store-{name}"
         store.mkdir()
         tools = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep)
         facts = left(live) or {}
@@ -114,8 +117,8 @@ class Gate:
         )
         told = publish(request, tools).sentence
         settings = {"WARMUP_GOLDEN": str(self._golden), "WARMUP_STORE": str(store)}
-        with _Start(self._given, "poisoned", [], settings) as start:
-            return {"spoilt_files": len(spoilt), "published": told, **start.until_settled()}
+        with _Start(self._given, name, [], settings) as start:
+            return {"spoilt": spoilt, "published": told, **start.until_settled()}
 
     def run(self) -> None:
         """Take the steps; what one found is written before the next begins."""
