@@ -5,6 +5,7 @@ What is done with its caches and its traffic is declared beside this file.
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from pathlib import Path
 
@@ -18,6 +19,8 @@ ENGINES = (
     "auto",
     *sorted(file.stem for file in (Path(__file__).parents[1] / "engines" / "adapters").glob("[a-z]*.py")),
 )
+
+_SM_FORMS = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)[af]?")
 
 
 class EngineSettings(Group):
@@ -75,6 +78,13 @@ class EngineSettings(Group):
         if value.lower() not in ENGINES:
             raise ValueError(f"must be one of {', '.join(ENGINES)}")
         return value.lower()
+
+    @pydantic.field_validator("sm", mode="before")
+    @classmethod
+    def _as_one_word(cls, value: object) -> object:
+        """Take what tools print for an SM version too: `9.0` and `90` (nvidia-smi, CUDA), `sm_90a` (nvcc)."""
+        found = _SM_FORMS.fullmatch(str(value).strip().lower())
+        return f"sm{found[1]}{found[2]}" if found else value
 
     @pydantic.field_validator("control_dir")
     @classmethod

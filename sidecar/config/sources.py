@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+from pydantic_core import ErrorDetails
 
 from sidecar.config.names import (
     CAREFUL,
@@ -107,12 +108,19 @@ def _check_one(field: str, raw: Any, source: str) -> Problem | None:
         shown = variable(field) if source == "environment" else field
         return Problem(
             source,
-            f"{shown}{_shown(field, raw)} is not usable: {first['msg'].removeprefix('Value error, ')}. "
+            f"{shown}{_shown(field, raw)} is not usable: {_what_is_wrong(field, first)}. "
             f"Default used instead: {_default(field)!r}."
             if field not in CAREFUL
             else f"{shown}{_shown(field, raw)} is not usable; {CAREFUL[field]!r} is used, which can do no harm.",
         )
     return None
+
+
+def _what_is_wrong(field: str, error: ErrorDetails) -> str:
+    """Say what is wrong with a value; where it lacks the form that is asked for, in words instead of a pattern."""
+    if error["type"] == "string_pattern_mismatch":
+        return f"what is asked for is: {(Settings.model_fields[field].description or '').rstrip('.')}"
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _shown(field: str, raw: Any) -> str:

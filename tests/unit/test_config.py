@@ -60,6 +60,34 @@ def test_a_value_that_cannot_be_used_is_named_and_the_default_counts(name: str, 
     assert loaded.settings == load({"WARMUP_MODEL": "kept"}).settings
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("90", "sm90"),
+        ("9.0", "sm90"),
+        ("sm_90a", "sm90"),
+        ("SM90", "sm90"),
+        ("10.3", "sm103"),
+        ("120", "sm120"),
+        ("cpu", "cpu"),
+    ],
+)
+def test_an_sm_version_is_taken_as_tools_print_it(given: str, meant: str) -> None:
+    loaded = load({"WARMUP_SM": given})
+    assert (loaded.settings.sm, loaded.problems) == (meant, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("WARMUP_SM", "hopper"), ("WARMUP_LISTEN", "9797"), ("WARMUP_ENGINE_URL", "h:1")]
+)
+def test_a_value_of_another_form_is_told_in_words_what_is_asked_for(name: str, value: str) -> None:
+    said = str(load({name: value}).problems[0])
+    wanted = Settings.model_fields[name.removeprefix("WARMUP_").lower()].description
+    assert wanted is not None
+    assert wanted.rstrip(".") in said
+    assert "pattern" not in said
+
+
 def test_a_wrong_value_of_a_flag_leaves_the_environments_one_in_place() -> None:
     loaded = load({"WARMUP_STALL_S": "30"}, {"stall_s": "never"})
     assert loaded.settings.stall_s == 30
@@ -127,7 +155,9 @@ def test_a_password_in_the_engines_address_is_refused_and_not_repeated() -> None
     assert loaded.settings.engine_url == "http://127.0.0.1:8000"
 
 
-@pytest.mark.parametrize("content", ["listen: 2026-99-99", "store: !!bool maybe", "store: " + "[" * 20000, 'live_cache: "/a\\0b"'])
+@pytest.mark.parametrize(
+    "content", ["listen: 2026-99-99", "store: !!bool maybe", "store: " + "[" * 20000, 'live_cache: "/a\\0b"']
+)
 def test_a_file_that_breaks_the_parser_is_a_problem_and_not_a_crash(tmp_path: Path, content: str) -> None:
     file = tmp_path / "warmup.yaml"
     file.write_text(content)
