@@ -12,7 +12,7 @@ from typing import Any
 
 from sidecar.caches import validity
 from sidecar.caches.forks import Lost, Note, spread
-from sidecar.caches.selection import Selection
+from sidecar.caches.selection import Selection, paths_of
 from sidecar.caches.unpacking import LOST
 
 # Files of one piece of work: enough to be worth a message, few enough to share them out evenly.
@@ -55,4 +55,5 @@ def _results(count: int, jobs: int, work: Any) -> Iterator[tuple[int, Any]]:
 def _sizes(files: Selection, rows: array[int]) -> dict[str, int]:
     """Give the files among some rows with their bytes; links have none."""
     table = files.table
-    return {table.paths[row]: table.sizes[row] for row in rows if row not in table.links}
+    named = zip(paths_of(table, rows), rows, strict=True)
+    return {path: table.sizes[row] for path, row in named if row not in table.links}

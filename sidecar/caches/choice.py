@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sidecar.caches.claims import Claims, beat
 from sidecar.caches.fingerprint import Fingerprint, KeyScope
 from sidecar.caches.flight import wait_for_the_first
-from sidecar.caches.manifest import Manifest
+from sidecar.caches.manifest import Manifest, OnPacks, unheard
 from sidecar.caches.messages import FIRST, Claim, Progress, RestoreRequest
 from sidecar.caches.records import is_condemned
 from sidecar.caches.store import Store
@@ -22,6 +22,8 @@ from sidecar.errors import StoreDamaged, StoreUnavailable, Untrusted, WarmupErro
 
 class Choice:
     """Choose generations for one restore; `claims` are what it took, `waited_s` how long it waited for another pod.
+
+    `on_packs` hears of the packs of each generation that may be taken, before it is.
 
     Raises StoreUnavailable in all calls but `give_back`.
     """
@@ -34,6 +36,7 @@ class Choice:
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         on_progress: Callable[[Progress], None],
+        on_packs: OnPacks = unheard,
     ) -> None:
         self._request = request
         self._store = store
@@ -41,6 +44,7 @@ class Choice:
         self._clock = clock
         self._sleep = sleep
         self._on_progress = on_progress
+        self._on_packs = on_packs
         self._claiming = bool(request.holder) and request.store_mode == "read-write"
         self.claims: list[Claim] = []
         self.waited_s = 0.0
@@ -130,7 +134,7 @@ class Choice:
     ) -> tuple[Manifest | None, str, StoreUnavailable | None]:
         """Read a manifest: it, or why it can't be used, and what kept it from being read."""
         try:
-            return self._store.read_manifest(scope, key, name), "", trouble
+            return self._store.read_manifest(scope, key, name, self._on_packs), "", trouble
         except Untrusted as error:
             return None, error.reason, trouble
         except StoreDamaged:

@@ -176,9 +176,21 @@ def _generation(store: Store, place: tuple[KeyScope, str, str], state: str, now:
 
 def _remove_generations(store: Store, seen: _Seen, plan: Plan) -> None:
     gone = {(one.scope, one.key, one.name) for one in plan.generations}
+    unfit = {
+        (key.scope, key.key, one.name)
+        for key in seen.keys
+        for one in key.generations
+        if one.state in ("quarantined", "condemned")
+    }
+
+    def remove(place: tuple[KeyScope, str, str]) -> None:
+        if place in unfit:
+            store.keep_unfit(*place)
+        store.remove_generation(*place)
+
     with ThreadPoolExecutor(JOBS) as pool:
         # Raises what one of them raised; the others are removed all the same.
-        list(pool.map(lambda one: store.remove_generation(one.scope, one.key, one.name), plan.generations))
+        list(pool.map(remove, gone))
     for key in seen.keys:
         left = [one.name for one in key.generations if (key.scope, key.key, one.name) not in gone]
         if (key.scope, key.key) in plan.keys:

@@ -6,7 +6,7 @@ Only status of files is looked at; why a family was of little use is found out i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,11 +67,16 @@ class Effect:
 
 
 def measure(
-    live_cache: Path | str, laid: Mapping[str, FolderTree], restored: Iterable[str], facts: Mapping[str, Any] | None = None
+    live_cache: Path | str,
+    laid: Mapping[str, FolderTree],
+    restored: Iterable[str],
+    facts: Mapping[str, Any] | None = None,
+    near: Sequence[str] = (),
 ) -> dict[str, Effect]:
     """Compare what lay in the live cache when the engine started (`laid`) with what lies there now.
 
-    `restored` names the families that came from the store, `facts` are the launcher's. Restored files have equal access
+    `restored` names the families that came from the store, `facts` are the launcher's, `near` says in which facts the
+    engine differs from the one that published them, where it is another. Restored files have equal access
     and modification times (see `staging`), so a later access time means that somebody read them: relatime updates it at
     the first read, mount(8). Raises OSError.
     """
@@ -79,13 +84,13 @@ def measure(
     wanted = frozenset(restored)
     found: dict[str, Effect] = {}
     for family in stored_families():
-        before = laid.get(family.name, FolderTree({}))
+        before = laid.get(family.name, FolderTree(()))
         if family.name in wanted and not family.ours and any(map(_counts(family, before), before)):
             root = Path(live_cache, family.directory)
             change = changes_since(family, before, root)
             effect = _effect(family, before, change, root, tells)
             if effect.ratio < POOR:
-                why = unused.reason(family, before, change, effect.read, root, facts or {})
+                why = unused.reason(family, before, change, effect.read, root, facts or {}, near)
                 effect = replace(effect, why=why)
             found[family.name] = effect
     return found

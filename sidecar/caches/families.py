@@ -86,9 +86,16 @@ def is_left_out(family: Family, relpath: str, world_size: int = 1) -> bool:
     With several ranks, what ranks have together or each for itself is left out too. Whoever knows all files of the
     family asks with one rank here and then `left_out_by_ranks`, which lets complete sets travel.
     """
-    if _matches(NEVER_STORED, relpath) or _matches(family.leave_out, relpath):
+    if left_out(family).fullmatch(relpath):
         return True
     return world_size > 1 and (_matches(family.leave_out_multi_rank, relpath) or _rank_set(family, relpath) is not None)
+
+
+def left_out(family: Family) -> re.Pattern[str]:
+    """Give what matches the paths that never travel whatever the ranks: `is_left_out`, for whoever asks of many."""
+    found = _joined((*NEVER_STORED, *family.leave_out))
+    assert found is not None
+    return found
 
 
 def left_out_by_ranks(family: Family, paths: Iterable[str], ranks: Ranks) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sidecar.caches.file_table import StoredFile
 from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.manifest import Manifest
+from sidecar.caches.manifest import Manifest, sequence_of
 from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
@@ -116,9 +116,10 @@ def _one(store: Store, scope: KeyScope, key: str, name: str, ends: Mapping[tuple
     return Listed(scope, key, name, state, files, manifest.bytes, packed, manifest.created_unix_s, ready, died)
 
 
-def find(store: Store, wanted: str) -> tuple[KeyScope, str, str]:
+def find(store: Store, wanted: str, *, removed: bool = False) -> tuple[KeyScope, str, str]:
     """Find a generation by the beginning of its key, of its name, or of both as `key/name`; the newest where a key is named.
 
+    With `removed` also one that is gone, of which only the list of its files is left, because they must not be used.
     Raises NotSo when there is none, and UsageError when there are several.
     """
     first, _, second = wanted.partition("/")
@@ -126,7 +127,7 @@ def find(store: Store, wanted: str) -> tuple[KeyScope, str, str]:
         (scope, key, name)
         for scope in SCOPES
         for key in store.keys(scope)
-        for name in store.generations(scope, key)
+        for name in (*store.generations(scope, key), *(_removed(store, scope, key) if removed else ()))
         if (key.startswith(first) and name.startswith(second)) or (not second and name.startswith(first))
     ]
     keys = {(scope, key) for scope, key, _ in found}
@@ -136,6 +137,12 @@ def find(store: Store, wanted: str) -> tuple[KeyScope, str, str]:
         several = ", ".join(f"{key}/{name}" for _, key, name in found[:4])
         raise UsageError(f"{wanted} is ambiguous ({several}); give the key too, as key/name.")
     return found[0]
+
+
+def _removed(store: Store, scope: KeyScope, key: str) -> list[str]:
+    there = store.generations(scope, key)
+    names = (name.removesuffix(".json") for name in store.notes(scope, key, ("unfit",)))
+    return sorted((name for name in names if sequence_of(name) and name not in there), reverse=True)
 
 
 def built_on(store: Store, scope: KeyScope, key: str, name: str) -> list[str]:

@@ -13,8 +13,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +26,7 @@ from sidecar.caches.records import VERSION
 from sidecar.caches.store import Store
 from sidecar.caches.volume import StoreStream
 from sidecar.errors import StoreDamaged, StoreUnavailable, WarmupError
+from sidecar.files import make_directory
 
 Source = Literal["node", "volume", "bucket"]
 
@@ -36,21 +37,26 @@ AT_A_TIME = 8
 AHEAD = 8
 #: Packs that are under way at a time.
 LANES = 4
+#: What is brought before it is known what will be asked for, in all: a second of a node's network, while a manifest is read.
+#: The rest of the room stays free for what is asked for first, so that nothing waits for ever.
+EARLY, EARLY_BYTES = AHEAD - LANES, 128 << 20
 LOOK_S = 0.003
+#: In the place of a descriptor: what was asked for did not come.
+FAILED = -1
 
 
 class Landing:
     """Packs on their way. `open_pack` waits for one, in this process or in one that was forked from it.
 
-    `packs` are all that may be asked for; `spool` is a folder of its own for what is not kept; `clock` is monotonic.
+    `spool` is a folder of its own for what is not kept; `clock` is monotonic.
     """
 
-    def __init__(
-        self, store: Store, packs: Iterable[Pack], cache: PackCache | None, spool: Path, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: Store, cache: PackCache | None, spool: Path, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._known = {pack.digest: pack for pack in packs}
+        self._known: dict[str, Pack] = {}
+        self._early: dict[str, Pack] = {}
+        self._unwanted: frozenset[str] = frozenset()
         self._cache = cache
         self._spool = spool
         self._threads: list[threading.Thread] = []
@@ -65,18 +71,62 @@ class Landing:
         self._packs: Counter[Source] = Counter()
         self._bytes: Counter[Source] = Counter()
 
+    def ahead(self, packs: Iterable[Pack]) -> None:
+        """Begin to bring some packs that will likely be asked for. Who listed them need not be believed yet.
+
+        What is not asked for in the end goes again. Raises OSError and RuntimeError.
+        """
+        begun = []
+        room = EARLY_BYTES - sum(pack.bytes for pack in self._early.values())
+        for pack in packs:
+            if len(self._early) < EARLY and pack.bytes <= room and pack.digest not in self._early:
+                self._early[pack.digest] = pack
+                room -= pack.bytes
+                begun.append(pack)
+        try:
+            self._begin(begun)
+        except (OSError, RuntimeError):
+            for pack in begun:
+                del self._early[pack.digest]
+            raise
+
+    def is_early(self, digest: str) -> bool:
+        """Say whether a pack was begun by `ahead`."""
+        return digest in self._early
+
+    def expect(self, packs: Iterable[Pack]) -> None:
+        """Say which packs may be asked for."""
+        self._known = {pack.digest: pack for pack in packs}
+
     def start(self, order: Iterable[str]) -> None:
         """Begin to bring packs, in the order in which they will be asked for by digest, some several times."""
-        self._spool.mkdir(parents=True, exist_ok=True)
         wanted = list(order)
         self._uses.update(wanted)
         self._counting = frozenset(self._uses)
-        waiting = iter([self._known[digest] for digest in dict.fromkeys(wanted)])
+        with self._lock:
+            self._unwanted = frozenset(self._early.keys() - self._uses.keys())
+            settled = [digest for digest in self._unwanted if digest in self._open]
+        for digest in settled:
+            self._drop(digest)
+        self._begin([self._known[digest] for digest in dict.fromkeys(wanted) if digest not in self._early])
+
+    def _begin(self, packs: Sequence[Pack]) -> None:
+        if not packs:
+            return
+        make_directory(self._spool.parent)
+        self._spool.mkdir(exist_ok=True)
+        waiting = iter(packs)
         # Several at a time: while some are begun or digested, the parts of others are under way.
         for number in range(LANES):
             thread = threading.Thread(target=self._run, args=(waiting,), name=f"landing-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # One is enough, if slower.
+                if not number:
+                    raise
+                return
             self._threads.append(thread)
-            thread.start()
 
     def open_pack(self, digest: str) -> PackStream:
         """Open a pack as soon as it is here. Raises StoreDamaged or StoreUnavailable when it can't be had."""
@@ -95,12 +145,22 @@ class Landing:
         """Forget a pack that was unpacked, which makes room for another one."""
         self._uses[digest] -= 1
         with self._lock:
-            descriptor = self._open.pop(digest, None) if self._uses[digest] <= 0 else None
             first, self._counting = digest in self._counting, self._counting - {digest}
-        if descriptor is not None:
-            os.close(descriptor)
+        if self._uses[digest] <= 0:
+            self._shut(digest)
         if first:
             self._room.release()
+
+    def _drop(self, digest: str) -> None:
+        """Let go of a pack that nobody will ask for."""
+        self._shut(digest)
+        self._room.release()
+
+    def _shut(self, digest: str) -> None:
+        with self._lock:
+            descriptor = self._open.pop(digest, None)
+        if descriptor is not None and descriptor != FAILED:
+            os.close(descriptor)
 
     def sources(self) -> dict[str, SourceCount]:
         """Say for each source what came from it: packs, bytes, and the seconds from the first to the last."""
@@ -117,9 +177,8 @@ class Landing:
         self._pool.shutdown(cancel_futures=True)
         for thread in self._threads:
             thread.join()
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
+        for digest in list(self._open):
+            self._shut(digest)
         shutil.rmtree(self._spool, ignore_errors=True)
 
     def _run(self, waiting: Iterator[Pack]) -> None:
@@ -128,16 +187,25 @@ class Landing:
             with self._lock:
                 pack = next(waiting, None)
             if pack is None or self._stop.is_set():
+                # Others may still wait for this room.
+                self._room.release()
                 return
             try:
-                self._landed(pack, self._brought(pack))
-            except (WarmupError, OSError, RuntimeError) as error:
+                self._settled(pack, self._brought(pack))
+            except (WarmupError, OSError, RuntimeError, CancelledError) as error:
                 kind = "damaged" if isinstance(error, StoreDamaged) else "unavailable"
                 self._gone(pack, f"{kind}:{error}")
+                self._settled(pack, FAILED)
 
-    def _landed(self, pack: Pack, descriptor: int) -> None:
+    def _settled(self, pack: Pack, descriptor: int) -> None:
+        """Give out a pack that has landed, or take note that it never will; where nobody wants it any more, let go of it."""
         with self._lock:
             self._open[pack.digest] = descriptor
+            unwanted = pack.digest in self._unwanted
+        if unwanted:
+            self._drop(pack.digest)
+        if unwanted or descriptor == FAILED:
+            return
         # Through the descriptor: whoever removes the file meanwhile, as another pod may, takes nothing from us.
         os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", self._spool / pack.digest)
 
@@ -184,14 +252,16 @@ class Landing:
 
     def _filled(self, pack: Pack, descriptor: int) -> None:
         with self._store.pack_parts(pack.digest) as parts:
+            # What is longer than its manifest says is damaged, and may not fill the disk.
+            size = min(parts.size, pack.bytes)
 
             def fill(start: int) -> None:
-                data = memoryview(parts.read(start, min(PART, parts.size - start)))
+                data = memoryview(parts.read(start, min(PART, size - start)))
                 while data and not self._stop.is_set():
                     written = os.pwrite(descriptor, data, start)
                     start, data = start + written, data[written:]
 
-            under_way = [self._pool.submit(fill, start) for start in range(0, parts.size, PART)]
+            under_way = [self._pool.submit(fill, start) for start in range(0, size, PART)]
             # All are waited for, whichever fails: none may write into a descriptor that was closed and given again.
             for trouble in [each.exception() for each in under_way]:
                 if trouble is not None:

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from sidecar.caches.file_table import CHUNK, Paths
-from sidecar.caches.folder_tree import LATEST_NS
+from sidecar.caches.live_file import LATEST_NS
 
 
 class Listing:

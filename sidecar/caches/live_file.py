@@ -12,6 +12,8 @@ from pathlib import Path
 
 #: What is being restored or sent away lies below the live cache under this name.
 STAGING_NAME = ".staging"
+#: The latest time that a file may have, in ns since the epoch; the earliest is as far before it.
+LATEST_NS = (1 << 63) - 1
 
 
 class LiveFile(io.RawIOBase):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
@@ -37,6 +37,13 @@ class Pack:
     digest: str
     bytes: int
     unpacked: int
+
+
+OnPacks = Callable[[Sequence[Pack]], None]
+
+
+def unheard(_packs: Sequence[Pack]) -> None:
+    """Take the packs of a manifest and do nothing with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +110,8 @@ def lines(manifest: Manifest) -> Iterator[bytes]:
     yield DOCUMENT_END
 
 
-def read(stream: BinaryIO) -> Manifest:
-    """Read a manifest file and believe nothing of it.
+def read(stream: BinaryIO, on_packs: OnPacks = unheard) -> Manifest:
+    """Read a manifest file and believe nothing of it; `on_packs` hears of its packs before its files are read.
 
     One that was written by `lines` takes little more memory than the table of its files; any other JSON is read whole,
     up to 32 MiB.
@@ -113,7 +120,7 @@ def read(stream: BinaryIO) -> Manifest:
     first = stream.readline(HEAD_LIMIT)
     try:
         if first.rstrip().endswith(HEAD_END):
-            return from_json({**json.loads(first + b"]}"), "files": Lines(stream)})
+            return from_json({**json.loads(first + b"]}"), "files": Lines(stream)}, on_packs)
         document = first + stream.read(WHOLE_LIMIT)
         if len(document) > WHOLE_LIMIT:
             _refuse("has more than 32 MiB and is not laid out line by line, as the sidecar writes it")
@@ -125,7 +132,7 @@ def read(stream: BinaryIO) -> Manifest:
     return from_json(value)
 
 
-def from_json(value: Mapping[str, Any]) -> Manifest:
+def from_json(value: Mapping[str, Any], on_packs: OnPacks = unheard) -> Manifest:
     """Check a manifest: types, sizes, digests, confined paths, no path twice or through a link.
 
     Raises FormatFromTheFuture or StoreDamaged with a sentence.
@@ -137,6 +144,7 @@ def from_json(value: Mapping[str, Any]) -> Manifest:
         _refuse(f"has no known format ({known!r:.20})")
     try:
         packs = tuple(_pack(one) for one in value["packs"])
+        on_packs(packs)
         manifest = Manifest(
             scope=_text(value["scope"]),
             key=_text(value["key"]),

@@ -25,15 +25,15 @@ TIME_LIMIT = 1 << 63
 MODE_LIMIT = 0o777
 DOCUMENT_END = b"\n]}\n"
 # What is parsed at once, in bytes: parsing line by line takes four times as long.
-BATCH = 256 * 1024
+BATCH = 64 * 1024
 # More than the longest line has: a path and a link of 1,024 characters, each of which may take twelve bytes.
 LINE_LIMIT = 64 * 1024
-_NUMBER = "(0|[1-9][0-9]{0,18})"
-# A line as it is written for a file whose path needs no escapes.
+_NUMBER = "(0|[1-9][0-9]{0,18}+)"
+# A line as it is written for a file whose path needs no escapes. What was matched is never given back: nothing else fits.
 PLAIN_LINE = re.compile(
-    r'^\{"family":"([a-z0-9_]{1,40})","path":"([ !#-\[\]-~]+)",'
+    r'^\{"family":"([a-z0-9_]{1,40}+)","path":"([ !#-\[\]-~]++)",'
     rf'"mtime_ns":{_NUMBER},"mode":{_NUMBER},"size":{_NUMBER},'
-    rf'"sha256":"(.{{64}})","pack":"(.{{64}})","offset":{_NUMBER}\}},$',
+    rf'"sha256":"(.{{64}}+)","pack":"(.{{64}}+)","offset":{_NUMBER}\}},$',
     re.MULTILINE,
 )
 # An empty name, `.` or `..` in paths that each stand between line ends.

@@ -30,11 +30,9 @@ from sidecar.caches.records import is_condemned
 from sidecar.caches.snapshot import UNSAFE_FAMILY, UNSAFE_FORMAT, Snapshot, Wholeness
 from sidecar.caches.store import Checkpoint, Store, no_checkpoint, open_store
 from sidecar.caches.trust import KeyFiles, trust
+from sidecar.caches.upkeep import UNFIT
 from sidecar.errors import FormatFromTheFuture, LostRace, StoreDamaged, StoreReadOnly, Untrusted, WarmupError
 from sidecar.files import in_words
-
-# Generations that must not be used: so many of a key are looked at, the newest, because each is a table in memory.
-UNFIT = 8
 
 
 def ignore(_progress: Progress) -> None:
@@ -192,6 +190,7 @@ class _ScopePublish:
                 with suppress(StoreDamaged):
                     if found := self._store.read_manifest(self._scope, self._key, name):
                         tables.append(found.files.in_order())
+        tables.extend(self._store.unfit(self._scope, self._key, UNFIT - len(tables)))
         return tables
 
     def _newest(self, race: Race) -> tuple[Manifest | None, int]:

@@ -152,7 +152,8 @@ class Records(Medium):
         deaths = [found for found in self._names(folder / "boots") if found.startswith(f"{name}.died.")]
         released = 0
         with self._writing("take a quarantine back"):
-            for path in (folder / "quarantine" / f"{name}.json", *(folder / "boots" / each for each in deaths)):
+            records = (folder / kind / f"{name}.json" for kind in ("quarantine", "unfit"))
+            for path in (*records, *(folder / "boots" / each for each in deaths)):
                 released += self._remove(path)
         return released > 0
 

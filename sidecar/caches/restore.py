@@ -5,11 +5,12 @@ Nothing is put into the live cache here (`commit`, or the launcher), and nothing
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from sidecar.caches.bringing import Bringing
 from sidecar.caches.choice import Choice
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
-from sidecar.caches.families import BY_NAME, Family, is_kernel, is_left_out, left_out_by_ranks
+from sidecar.caches.families import BY_NAME, Family, is_kernel, left_out, left_out_by_ranks
 from sidecar.caches.file_table import FileTable, StoredFile
 from sidecar.caches.fingerprint import KeyScope, cuda_majors
+from sidecar.caches.keeping import without_unfit
 from sidecar.caches.live_cache import STAGING_NAME, disk_trouble, read_marker, remove_marker
-from sidecar.caches.manifest import Manifest
+from sidecar.caches.manifest import Manifest, OnPacks, Pack
 from sidecar.caches.messages import (
     CommitEntry,
     FamilyCount,
@@ -91,7 +93,7 @@ def restore(request: RestoreRequest, tools: RestoreTools) -> RestoreResult:
     What is staged when this returns `hit` or `partial` lies complete and verified under `request.staging`.
     """
     started = tools.clock()
-    owned = ownership(request)
+    owned = without_unfit(request, ownership(request), tools.sleep)
     run = _Restore(request, tools, owned)
     try:
         result = run.result()
@@ -100,7 +102,7 @@ def restore(request: RestoreRequest, tools: RestoreTools) -> RestoreResult:
     except OSError as error:
         result = run.failed(disk_trouble(request.live_cache, "written", error))
     finally:
-        run.area.close()
+        run.close()
     if not result.commit:
         run.area.remove()
     return _with(result, owned, tools.clock() - started, run.choice)
@@ -120,6 +122,7 @@ class _Restore:
         self.choice: Choice | None = None
         self._bringing = Bringing(request, self.area, tools.jobs, tools.clock, tools.now)
         self._no_room = ""
+        self._room: budget.Budget | None = None
 
     def result(self) -> RestoreResult:
         request = self._request
@@ -136,7 +139,9 @@ class _Restore:
         store = open_store(request.store, request.store_mode, self._tools.sleep)
         tools = self._tools
         store.trust = trust(KeyFiles(request.keys_file, request.signing_file), tools.now)
-        self.choice = Choice(request, store, self._owned.known, tools.clock, tools.sleep, tools.on_progress)
+        self.choice = Choice(
+            request, store, self._owned.known, tools.clock, tools.sleep, tools.on_progress, self._ahead(store)
+        )
         for scope in self._scopes:
             found = self.choice.choose(scope, self._staged.rejected)
             if found is not None:
@@ -146,6 +151,26 @@ class _Restore:
         if wanted:
             self._stage(store, self._with_room(wanted))
         return self._ended(near)
+
+    def close(self) -> None:
+        """Let go of what is open; what is staged stays."""
+        self._bringing.close()
+        self.area.close()
+
+    def _ahead(self, store: Store) -> OnPacks:
+        """Make what begins to bring packs while their manifest is read."""
+
+        def begin(packs: Sequence[Pack]) -> None:
+            with contextlib.suppress(OSError):
+                # What is brought takes room for a while, and that is not the room that files are fitted into.
+                self._room = self._room or self._measured()
+                self._bringing.ahead(store, packs)
+
+        return begin
+
+    def _measured(self) -> budget.Budget:
+        tools, live = self._tools, Path(self._request.live_cache)
+        return budget.budget(live, self._request.limit_bytes, tools.free, tools.memory)
 
     def failed(self, sentence: str) -> RestoreResult:
         return self._nothing("failed", f"{sentence} The engine starts cold.", claimed=bool(self._request.store))
@@ -195,7 +220,7 @@ class _Restore:
     def _with_room(self, wanted: list[Selection]) -> list[Selection]:
         """Leave out families, the largest first, until the rest fits. Raises LiveCacheUnusable when none does."""
         live = self._request.live_cache
-        room = budget.budget(Path(live), self._request.limit_bytes, self._tools.free, self._tools.memory)
+        room = self._room or self._measured()
         sizes = {files.family.name: bytes_needed([files]) for files in wanted}
         left_out = budget.fitting(sizes, room.bytes - SPARE_BYTES)
         kept = [files for files in wanted if files.family.name not in left_out]
@@ -351,8 +376,9 @@ class _Restore:
 
 def _travelling(family: Family, table: FileTable, first: int, last: int) -> Iterator[int]:
     """Yield the rows of a family that may be restored."""
+    is_left_out = left_out(family).fullmatch
     for row, path in enumerate(table.paths.between(first, last), first):
-        if not is_left_out(family, path):
+        if not is_left_out(path):
             yield row
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidecar.caches.families import Family, is_kernel, is_left_out, stored_families
-from sidecar.caches.folder_tree import LATEST_NS, Entry, FolderTree, PackedFolder
+from sidecar.caches.folder_tree import FolderTree
+from sidecar.caches.live_file import LATEST_NS
+from sidecar.caches.packed_folder import Entry, PackedFolder
 
 Tree = Mapping[str, Entry]
 
@@ -42,37 +44,68 @@ def scan_tree(root: Path | str) -> FolderTree:
     Files and folders that vanish meanwhile are passed over: compilers rename all the time. Raises OSError for
     anything else, such as a folder that can't be read.
     """
-    return FolderTree(dict(_folders(root)))
+    return FolderTree(_folders(root))
 
 
 def changes_since(family: Family, before: FolderTree, root: Path | str) -> Changes:
     """Say what changed in a family's directory since an earlier scan, without keeping a second one. Raises OSError."""
+    old: dict[str, Entry] = {}
     new: dict[str, Entry] = {}
-    same: set[str] = set()
+    held = iter(before.folders)
+    known = next(held, None)
+    # Both are in the order of their paths.
     for prefix, folder in _folders(root):
-        if before.folders.get(prefix) == folder:
-            same.add(prefix)
+        while known and known.prefix < prefix:
+            old.update(known.folder.items(known.prefix))
+            known = next(held, None)
+        if known and known.prefix == prefix:
+            if known.folder != folder:
+                old.update(known.folder.items(prefix))
+                new.update(folder.items(prefix))
+            known = next(held, None)
         else:
             new.update(folder.items(prefix))
-    old = {path: entry for at, folder in before.folders.items() if at not in same for path, entry in folder.items(at)}
+    while known:
+        old.update(known.folder.items(known.prefix))
+        known = next(held, None)
     return _changes(family, old, new)
 
 
 def _folders(root: Path | str) -> Iterator[tuple[str, PackedFolder]]:
-    pending = [("", os.fspath(root))]
+    """Go through the folders in the order of their paths, each of which has a slash at its end, but for the root's."""
+    pending = [("", iter([""]))]
     while pending:
-        prefix, path = pending.pop()
-        files: list[tuple[str, Entry]] = []
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append((f"{prefix}{entry.name}/", entry.path))
-                    elif (seen := entry_of(entry)) is not None:
-                        files.append((entry.name, seen))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        yield prefix, PackedFolder.of(files)
+        above, names = pending[-1]
+        for name in names:
+            prefix = above + name
+            found = listed(f"{os.fspath(root)}/{prefix}")
+            if found is not None:
+                folder, inner = found
+                yield prefix, folder
+                pending.append((prefix, iter(inner)))
+                break
+        else:
+            pending.pop()
+
+
+def listed(path: str) -> tuple[PackedFolder, list[str]] | None:
+    """List one folder: its files, and the names of its folders in order, each with a slash at its end.
+
+    None when it is gone; files that vanish meanwhile are passed over. Raises OSError for anything else.
+    """
+    files: list[tuple[str, Entry]] = []
+    folders: list[str] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{entry.name}/")
+                elif (seen := entry_of(entry)) is not None:
+                    files.append((entry.name, seen))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    folders.sort()
+    return PackedFolder.of(files), folders
 
 
 def entry_of(entry: os.DirEntry[str]) -> Entry | None:
@@ -121,7 +154,8 @@ def has_kernels_since(live_cache: Path | str, families: Iterable[Family], since_
     return any(
         entry.mtime_ns >= since_ns and is_kernel(family, path)
         for family in families
-        for path, entry in scan_tree(Path(live_cache, family.directory)).items()
+        for prefix, folder in _folders(Path(live_cache, family.directory))
+        for path, entry in folder.items(prefix)
     )
 
 

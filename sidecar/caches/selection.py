@@ -15,6 +15,13 @@ from sidecar.caches.kernel_entries import grouped
 from sidecar.caches.validity import entry_of
 
 
+def paths_of(table: FileTable, rows: array[int]) -> Iterator[str]:
+    """Go through the paths of some ascending rows; mostly they are all of a family, which lie side by side."""
+    if rows and rows[-1] - rows[0] + 1 == len(rows):
+        return table.paths.between(rows[0], rows[-1] + 1)
+    return map(table.paths.__getitem__, rows)
+
+
 @dataclass
 class Selection:
     """Some files of one family, as ascending rows of an ordered table."""
@@ -33,7 +40,7 @@ class Selection:
 
     def paths(self) -> Iterator[str]:
         """Go through their paths."""
-        return map(self.table.paths.__getitem__, self.rows)
+        return paths_of(self.table, self.rows)
 
     def links(self) -> array[int]:
         """Give the rows that are links."""

@@ -102,11 +102,16 @@ class Trust:
             raise Untrusted(f"Generation {name} was signed by {key.name} at a time at which that key is not trusted.")
         return Signed(name, said["parent"], said["manifest_sha256"], made, key.name)
 
-    def read(self, stream: BinaryIO, signature: bytes | None, place: Place) -> Manifest:
-        """Read a manifest that its signature vouches for, byte by byte. Raises Untrusted, and as `manifest.read` does."""
+    def read(
+        self, stream: BinaryIO, signature: bytes | None, place: Place, on_packs: manifests.OnPacks = manifests.unheard
+    ) -> Manifest:
+        """Read a manifest that its signature vouches for, byte by byte. Raises Untrusted, and as `manifest.read` does.
+
+        `on_packs` hears of packs that nobody has vouched for yet.
+        """
         signed = self.checked(signature, place)
         tapped = Tapped(stream)
-        found = manifests.read(cast(BinaryIO, tapped))
+        found = manifests.read(cast(BinaryIO, tapped), on_packs)
         tapped.drain()
         if tapped.digest != signed.manifest_sha256:
             raise Untrusted(f"The manifest of generation {signed.name} is not the one that was signed.")

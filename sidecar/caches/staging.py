@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from sidecar.caches.selection import Selection
 BLOCK = 4096
 # Folders that are remembered as made: what all of them take would grow with the cache.
 FOLDERS = 10_000
+# A name that no family has.
+PROBE = ".probe"
 WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -41,6 +44,7 @@ class StagingArea:
         self._at = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # With this, a file has its mode from the start and needs no second call.
         self._umask = os.umask(0)
+        self._inherits = self._is_inherited()
 
     def close(self) -> None:
         """Make no more files; what is staged stays."""
@@ -113,6 +117,13 @@ class StagingArea:
         """Remove the whole area."""
         shutil.rmtree(self.root, ignore_errors=True)
 
+    def _is_inherited(self) -> bool:
+        """Try whether a directory that is made here has its mode at once, as where the group's bit of its parent is passed on."""
+        os.mkdir(PROBE, DIRECTORY_MODE & 0o777, dir_fd=self._at)
+        mode = os.stat(PROBE, dir_fd=self._at).st_mode
+        os.rmdir(PROBE, dir_fd=self._at)
+        return stat.S_IMODE(mode) == DIRECTORY_MODE
+
     def _place(self, file: StoredFile) -> str:
         path = f"{file.family}/{file.path}"
         folder = path.rpartition("/")[0]
@@ -128,7 +139,8 @@ class StagingArea:
         # Another process of this restore may have made it just now.
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, DIRECTORY_MODE & 0o777, dir_fd=self._at)
-            os.chmod(folder, DIRECTORY_MODE, dir_fd=self._at)
+            if not self._inherits:
+                os.chmod(folder, DIRECTORY_MODE, dir_fd=self._at)
         self._made.add(folder)
 
     def _missing(self, folder: str) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The store as a directory: names, exclusive creation of generations, packs.
 
 Layout: `v1/<scope>/<key>/{facts.json, HEAD, generations/<name>/manifest.json[.sig], boots/<id>.json, quarantine/<name>.json,
-claims/<what>/<epoch>/{holder,beat}.json}` and `v1/packs/<sha256>.tar.zst`. What goes into a generation is decided in `publish`,
-what comes out of it in `restore`.
+unfit/<name>.json, claims/<what>/<epoch>/{holder,beat}.json}` and `v1/packs/<sha256>.tar.zst`. What goes into a generation is
+decided in `publish`, what comes out of it in `restore`.
 """
 
 from __future__ import annotations
@@ -122,9 +122,12 @@ class Store(Upkeep):
             known.add(name)
         return sorted(known, reverse=True)
 
-    def read_manifest(self, scope: KeyScope, key: str, name: str) -> Manifest | None:
+    def read_manifest(
+        self, scope: KeyScope, key: str, name: str, on_packs: manifests.OnPacks = manifests.unheard
+    ) -> Manifest | None:
         """Read a generation; None when it has no manifest, as after a publisher that died.
 
+        `on_packs` hears of its packs as soon as they are known, before its files and its signature are looked at.
         Raises StoreDamaged; Untrusted where signatures are looked at and none vouches for every byte of it.
         """
         stream = self.open_manifest(scope, key, name)
@@ -132,9 +135,9 @@ class Store(Upkeep):
             return None
         with self._reported(f"read {name}"), stream:
             if self.trust is None:
-                found = manifests.read(stream)
+                found = manifests.read(stream, on_packs)
             else:
-                found = self.trust.read(stream, self.signature(scope, key, name), (scope, key, name))
+                found = self.trust.read(stream, self.signature(scope, key, name), (scope, key, name), on_packs)
         if (found.scope, found.key, found.name) != (scope, key, name):
             raise StoreDamaged(f"Generation {name} says that it is {found.scope}/{found.key}/{found.name:.60}.")
         return found
@@ -178,6 +181,10 @@ class Store(Upkeep):
 
     def create_generation(self, manifest: Manifest) -> None:
         """Make a generation visible, whole or not at all; signed where there is a key. Raises LostRace if its number is taken."""
+        place, trust = (manifest.scope, manifest.key, manifest.name), self.trust
+        if trust is None or not trust.signs:
+            self.place_generation(place, lambda: manifests.lines(manifest), {})
+            return
         digest = hashlib.sha256()
 
         def lines() -> Iterator[bytes]:
@@ -187,12 +194,11 @@ class Store(Upkeep):
                 digest.update(line)
                 yield line
 
-        place, trust = (manifest.scope, manifest.key, manifest.name), self.trust
-        beside: dict[str, Content] = {}
-        if trust is not None and trust.signs:
+        def signature() -> tuple[bytes]:
             # Asked for after the manifest was written, and thereby digested.
-            beside[SIGNATURE] = lambda: (trust.signature(place, manifest.parent, digest.hexdigest()),)
-        self.place_generation(place, lines, beside)
+            return (trust.signature(place, manifest.parent, digest.hexdigest()),)
+
+        self.place_generation(place, lines, {SIGNATURE: signature})
 
     def place_generation(self, place: tuple[str, str, str], manifest: Content, beside: Mapping[str, Content]) -> None:
         """Make a generation visible, whole or not at all, from its manifest's bytes. Raises LostRace if its number is taken."""

@@ -77,7 +77,7 @@ class Unpacking:
 
         Raises OSError of the live cache's disk.
         """
-        shares = sorted(_shares(selections), key=_cost, reverse=True)
+        shares = sorted(_shares(selections), key=lambda share: (not self._is_near(share), -_cost(share)))
         total = sum(share.size for share in shares)
         jobs = min(self._jobs, len(shares)) if total >= WORTH_BYTES else 1
         bad: Bad = {}
@@ -92,6 +92,10 @@ class Unpacking:
                 bad.setdefault(table.family(row), {})[row] = reason
         return bad
 
+    def _is_near(self, share: _Share) -> bool:
+        """Say whether its pack has been on its way for a while: such a one is here first."""
+        return self._landing is not None and self._landing.is_early(share.pack)
+
     def _results(self, shares: list[_Share], jobs: int) -> Iterable[tuple[int, Mapping[Any, str]]]:
         if jobs < 2:
             for number, share in enumerate(shares):
@@ -104,7 +108,7 @@ class Unpacking:
         for number, found in spread(range(len(shares)), jobs, work, lambda note: self._on_note(*note)):
             if isinstance(found, Lost):
                 share = shares[number]
-                self._area.drop_files(map(share.table.__getitem__, share.rows))
+                self._area.drop_files(share.table.each(share.rows))
                 yield number, dict.fromkeys(range(len(share.rows)), LOST)
             else:
                 yield number, found
@@ -116,7 +120,7 @@ class Unpacking:
         try:
             with closing(self._packs.open_pack(share.pack)) as stream:
                 reader = PackReader(stream)
-                for file in map(share.table.__getitem__, share.rows):
+                for file in share.table.each(share.rows):
                     # Most files are small and lie in what is unpacked already; they need no loop.
                     whole = reader.at_hand(file.offset, file.size)
                     if (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,19 @@ def reason(
     read: int | None,
     root: Path,
     facts: Mapping[str, Any],
+    near: Sequence[str] = (),
 ) -> str:
     """Say in one clause why a family was of little use; empty when nothing known explains it.
 
     `before` is what was laid down, `changes` what the engine did to it, `read` how many kernels it opened (None:
-    not known), `root` where the family lies, `facts` the launcher's.
+    not known), `root` where the family lies, `facts` the launcher's. `near`: in which facts the engine differs from the one
+    that published these files, where it is another.
     """
     return (
         _moved(family, facts)
         or (_rebuilt_by_ninja(before, changes, facts) if family.validity == "ninja" else "")
         or _another_key(before, changes, root)
-        or _entries(family, changes, read)
+        or _entries(family, changes, read, near)
     )
 
 
@@ -59,7 +61,9 @@ def _rebuilt_by_ninja(before: Tree, changes: Changes, facts: Mapping[str, Any]) 
         return ""
     if any(f"{folder}/build.ninja" in changed for folder in folders):
         return "their build.ninja was written anew: a command line or a path differs (CUDA_HOME, flags, site-packages)"
-    if any(f"{folder}/.ninja_log" not in before for folder in folders):
+    # Modules that were built together have one log beside their folders.
+    logs = ((f"{folder}/.ninja_log", f"{folder.rpartition('/')[0]}/.ninja_log") for folder in folders)
+    if any(own not in before and shared not in before for own, shared in logs):
         return "ninja's log was not among what was restored, so it built everything again"
     objects = [
         entry.mtime_ns
@@ -122,13 +126,16 @@ def _factors(path: Path) -> dict[str, str]:
     return flat
 
 
-def _entries(family: Family, changes: Changes, read: int | None) -> str:
+def _entries(family: Family, changes: Changes, read: int | None, near: Sequence[str]) -> str:
     """Tell the same entries built again from others built beside them."""
     if changes.changed:
         again = {unit_of(family, path) or path for path in changes.changed}
         return f"{len(again)} of its entries were written again in place: the compiler did not accept what it found"
     if not changes.new_kernels and not changes.new:
         return ""
+    if near:
+        more = f" and {len(near) - 1} more" if len(near) > 1 else ""
+        return f"another engine published it, and this one needs kernels of other sizes or features: {near[0]}{more}"
     if read == 0:
         return (
             "the engine read none of it and compiled beside it: the compiler's own key differs (versions, paths, "

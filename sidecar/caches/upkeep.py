@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.caches import manifest as manifests
+from sidecar.caches.file_table import FileTable
 from sidecar.caches.fingerprint import BOTH, KeyScope
 from sidecar.caches.manifest import HEAD_END, HEAD_LIMIT, Pack
 from sidecar.caches.records import VERSION, Records
@@ -34,7 +35,12 @@ NOTED = 20_000
 #: A key that is used says so this often; more would only be written.
 USED_S = 86400.0
 ORPHAN_S = 86400.0
-RECORD_FOLDERS = ("boots", "quarantine", "claims", "generations")
+RECORD_FOLDERS = ("boots", "quarantine", "claims", "generations", "unfit")
+#: Lists of files that must not be published again: so many of a key, the newest, because each is a table in memory.
+UNFIT = 8
+#: A list that is larger, of some 200,000 files, goes with its generation.
+UNFIT_LIMIT = 64 * 1024 * 1024
+CHUNK = 1 << 20
 #: Boot records of a key that stay when their generations are gone: they tell of the engine (`supervisor.history`).
 RECORDS_KEPT = 100
 
@@ -122,6 +128,30 @@ class Upkeep(Records):
             self._remove_folder(manifest.parent)
             self._checkpoint("generation removed")
 
+    def keep_unfit(self, scope: KeyScope, key: str, name: str) -> None:
+        """Keep the list of a generation's files beyond its end: pods that still run on them must not publish them again."""
+        manifest, kept = self._generation(scope, key, name), self._key(scope, key) / "unfit" / f"{name}.json"
+
+        def listed() -> Iterator[bytes]:
+            with self._opened(manifest, MANIFEST_LIMIT) as stream:
+                while data := stream.read(CHUNK):
+                    yield data
+
+        with self._writing("keep a list of files"), contextlib.suppress(FileNotFoundError, FileExistsError, FileUnreadable):
+            size = self._size(manifest)
+            if size is not None and size <= UNFIT_LIMIT:
+                self._create(kept, listed)
+                self._checkpoint("unfit")
+
+    def unfit(self, scope: KeyScope, key: str, most: int) -> Iterator[FileTable]:
+        """Give files, ordered, of generations that must not be used and are gone, newest first; damaged lists are passed over."""
+        folder = self._key(scope, key) / "unfit"
+        for name in sorted(self._names(folder), reverse=True)[:most]:
+            with contextlib.suppress(StoreDamaged, FileNotFoundError, FileUnreadable), self._reported("read a list of files"):
+                with self._opened(folder / name, UNFIT_LIMIT) as stream:
+                    found = manifests.read(stream).files.in_order()
+                yield found
+
     def forget_generations(self, scope: KeyScope, key: str, there: Collection[str], numbered_to: int) -> None:
         """Remove the records of generations that are gone: those not `there` whose number is below `numbered_to`.
 
@@ -136,6 +166,8 @@ class Upkeep(Records):
             for name in self._names(folder / "quarantine"):
                 if gone(name.removesuffix(".json")):
                     self._remove(folder / "quarantine" / name)
+            for name in self._names(folder / "unfit")[:-UNFIT]:
+                self._remove(folder / "unfit" / name)
             for name in self._names(folder / "claims"):
                 if gone(name):
                     self._remove_folder(folder / "claims" / name)

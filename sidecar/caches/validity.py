@@ -64,7 +64,7 @@ def _reason(family: Family, paths: list[str], sizes: Mapping[str, int], root: Pa
         if family.validity == "triton":
             return _triton(paths, root, live)
         if family.validity == "ninja":
-            return _ninja(paths, root)
+            return _ninja(paths, root, live)
     except OSError:
         return "unreadable"
     if family.validity == "cubin" and unit_of(family, paths[0]) and not any(path.endswith(".cubin") for path in paths):
@@ -98,15 +98,23 @@ def _triton(paths: list[str], root: Path, live: Path) -> str:
     return ""
 
 
-def _ninja(paths: list[str], root: Path) -> str:
-    """A module with a ninja file must have its library, and ninja must have written down that it finished it."""
+def _ninja(paths: list[str], root: Path, live: Path) -> str:
+    """A module with a ninja file must have its library, and ninja must have written down that it finished it.
+
+    Modules that were built together have one log beside their folders (FlashInfer 0.7.2 jit/core.py:853, `build_jit_specs`).
+    It is asked where they lie as built: in a store it may be an older one, and ninja itself builds anew what is not in it.
+    """
     names = {os.path.basename(path): path for path in paths}
     libraries = [name for name in names if name.endswith(".so")]
     if "build.ninja" in names and not libraries:
         return "incomplete"
-    if ".ninja_log" not in names:
+    place = names.get(".ninja_log")
+    if place is None and libraries and root == live:
+        place = os.path.normpath(f"{os.path.dirname(names[libraries[0]])}/../.ninja_log")
+        place = place if os.path.isfile(f"{root}/{place}") else None
+    if place is None:
         return ""
-    log = _read(root, names[".ninja_log"]).decode("utf-8", "replace")
+    log = _read(root, place).decode("utf-8", "replace")
     finished = {line.split("\t")[3].rsplit("/", 1)[-1] for line in log.splitlines() if line.count("\t") >= 4}
     return "" if finished.issuperset(libraries) else "incomplete"
 
@@ -124,7 +132,7 @@ def _other_cuda(paths: list[str], root: Path, cuda_majors: Collection[str]) -> s
 def _not_as_listed(paths: list[str], root: Path) -> bool:
     """Say whether a downloaded cubin is not what its vendor's list says. Without a list that can be read: no."""
     for path in paths:
-        if "cubins" not in path.split("/") or path.endswith(CHECKSUMS):
+        if "cubins" not in path or "cubins" not in path.split("/") or path.endswith(CHECKSUMS):
             continue
         folder, _, name = path.rpartition("/")
         while folder:

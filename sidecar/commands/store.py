@@ -322,23 +322,32 @@ def quarantine(generation: str, reason: str, descendants: bool, location: str) -
 
 @command.command("unquarantine")
 @click.argument("generation")
+@click.option("--descendants", is_flag=True, help="Also those that were built on it, whoever quarantined them.")
 @STORE
-def unquarantine(generation: str, location: str) -> int:
+def unquarantine(generation: str, descendants: bool, location: str) -> int:
     """Let a quarantined or condemned generation be used again.
 
     \b
     Example:
-      warmup-sidecar store unquarantine 60e1c2/00000003
+      warmup-sidecar store unquarantine 60e1c2/00000003 --descendants
     """
-    from sidecar.caches.inspection import find
+    from sidecar.caches.inspection import built_on, find
 
     store = opened(location, "read-write")
-    scope, key, name = find(store, generation)
-    if not store.release(scope, key, name):
+    scope, key, name = find(store, generation, removed=True)
+    later = built_on(store, scope, key, name)
+    released = [each for each in (name, *(later if descendants else ())) if store.release(scope, key, each)]
+    for each in released:
+        click.echo(f"Generation {each} of {scope} key {key} may be used again.")
+    if name not in released:
         click.echo(f"Generation {name} of {scope} key {key} was neither quarantined nor condemned.")
-        return EXIT_NOT_SO
-    click.echo(f"Generation {name} of {scope} key {key} may be used again.")
-    return EXIT_OK
+    known = store.quarantined(scope, key)
+    if left := [each for each in later if each in known]:
+        click.echo(
+            f"Those that were built on it stay quarantined: {', '.join(left)}. "
+            "If they may be used as well, say it again with --descendants."
+        )
+    return EXIT_OK if released else EXIT_NOT_SO
 
 
 @command.command("killers")

@@ -19,6 +19,8 @@ from sidecar.metrics.table import SOURCES, STEPS_SHOWN, TABLE, UNMANAGED_SHOWN
 
 #: Phases in which what the engine does is somebody's traffic.
 _SERVING = frozenset({"ready", "suspended", "draining", "stopped"})
+#: Two times of one cleaning differ by less: the store's clock gives whole seconds and may run differently.
+SAME_CLEANING_S = 60.0
 
 
 class Metrics(Numbers):
@@ -32,6 +34,7 @@ class Metrics(Numbers):
         self._engine = EngineSeries()
         self._serving = False
         self._spent: dict[str, float] = {}
+        self._cleaned_at = 0.0
         self._replace("build_info", {(version, mode): 1.0})
         for source in SOURCES:
             self._source(source, False)
@@ -106,11 +109,17 @@ class Metrics(Numbers):
     def observe_store_gc(self, result: Mapping[str, Any], now: float) -> None:
         """Note how cleaning the store up ended, `CleanResult.to_json`; `now` is in seconds since the epoch.
 
-        One that was not due tells only when somebody did it last.
+        One that was not due tells only when somebody did it last. What this pod found goes when another one has cleaned since:
+        the newest numbers are that one's.
         """
         age_s = number(result.get("age_s"))
         if age_s is not None:
             self._optional("store_gc_last_timestamp_seconds", now - age_s)
+            if result.get("done"):
+                self._cleaned_at = now - age_s
+            elif now - age_s > self._cleaned_at + SAME_CLEANING_S:
+                self._optional("store_bytes", None)
+                self._optional("store_over_limit_bytes", None)
         if result.get("failed"):
             self._add("store_gc_total", 1, "failed")
         elif result.get("done"):

@@ -188,7 +188,7 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "store_bytes",
         "gauge",
-        "What the generations of the store took when this pod last cleaned it up.",
+        "What the generations of the store took when this pod cleaned it up; absent once it sees that another one has since.",
         "bytes",
         optional=True,
     ),

@@ -233,7 +233,7 @@ class Pod:
             return
         try:
             effects = await asyncio.to_thread(
-                effectiveness.measure, self.live_cache, laid, self.restored.families, self.facts
+                effectiveness.measure, self.live_cache, laid, self.restored.families, self.facts, self._near()
             )
         except OSError as error:
             self.board.tell(f"What the engine used of the restored caches can't be measured ({error}).", "warning")
@@ -244,7 +244,11 @@ class Pod:
         }
         self.metrics.effectiveness({name: effect.ratio for name, effect in effects.items()})
         if said := effectiveness.sentence(effects):
-            self.board.tell(said, "warning")
+            self.board.tell(said, "info" if self._near() else "warning")
+
+    def _near(self) -> tuple[str, ...]:
+        """Say in which facts the engine differs from the one whose kernels it got; empty where that is the same."""
+        return self.restored.differs if self.restored and self.restored.outcome == "partial" else ()
 
     async def show_cache(self, known: Callable[[], Mapping[str, Mapping[str, int]]] | None = None) -> None:
         """Measure the live cache in a thread: files, bytes and kernels per family, for metrics and status."""

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sidecar.caches.families import Family
-from sidecar.caches.folder_tree import Entry, PackedFolder
-from sidecar.caches.scan import count_kernels, entry_of
+from sidecar.caches.folder_blocks import Block, FolderBlocks, Row
+from sidecar.caches.packed_folder import Entry
+from sidecar.caches.scan import count_kernels, listed
 
 Files = dict[str, Entry]
-
-
-@dataclass(slots=True)
-class _Folder:
-    """One folder as last listed. `restless`: it had changed then, and within one tick of its clock may have again."""
-
-    mtime_ns: int
-    files: PackedFolder
-    folders: tuple[str, ...]
-    restless: bool = True
 
 
 @dataclass
@@ -35,7 +26,7 @@ class TreeWatch:
 
     live_cache: Path
     families: Sequence[Family]
-    _known: dict[str, dict[str, _Folder]] = field(default_factory=dict)
+    _known: dict[str, FolderBlocks] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Take the next look as the first."""
@@ -44,20 +35,19 @@ class TreeWatch:
     @property
     def empty(self) -> bool:
         """Say whether no family held a file at the last look."""
-        return not any(folder.files for folders in self._known.values() for folder in folders.values())
+        return not any(folders.files for folders in self._known.values())
 
     def sizes(self) -> dict[str, dict[str, int]]:
         """Count files, bytes and kernels of each family that held any at the last look."""
         found: dict[str, dict[str, int]] = {}
         for family in self.families:
-            known = self._known.get(family.name, {})
-            held = {prefix: folder.files for prefix, folder in known.items() if folder.files}
-            if held:
+            known = self._known.get(family.name)
+            if known and known.files:
                 found[family.name] = {
-                    "files": sum(map(len, held.values())),
-                    "bytes": sum(files.bytes() for files in held.values()),
+                    "files": known.files,
+                    "bytes": sum(row.folder.bytes() for row in known),
                     "kernels": count_kernels(
-                        family, (f"{at}{name}" for at, files in held.items() for name in files.names())
+                        family, (f"{row.prefix}{name}" for row in known for name in row.folder.names())
                     ),
                 }
         return found
@@ -70,70 +60,108 @@ class TreeWatch:
         first = not self._known
         before: dict[str, Files] = {}
         after: dict[str, Files] = {}
-        seen: dict[str, dict[str, _Folder]] = {}
+        seen: dict[str, FolderBlocks] = {}
         for family in self.families:
-            known = self._known.get(family.name, {})
+            known = self._known.get(family.name) or FolderBlocks()
             root = os.fspath(Path(self.live_cache, family.directory))
-            old, new, folders = _look(root, known, thorough=thorough, first=first)
-            if old or new:
-                before[family.name], after[family.name] = old, new
-            seen[family.name] = folders
+            looking = _Look(root, known, thorough=thorough, first=first)
+            seen[family.name] = looking.folders()
+            if looking.before or looking.after:
+                before[family.name], after[family.name] = looking.before, looking.after
         self._known = seen
         return before, after
 
 
-def _look(
-    root: str, known: dict[str, _Folder], *, thorough: bool, first: bool
-) -> tuple[Files, Files, dict[str, _Folder]]:
-    before: Files = {}
-    after: Files = {}
-    seen: dict[str, _Folder] = {}
-    pending = [""]
-    while pending:
-        prefix = pending.pop()
-        folder = known.get(prefix)
-        path = f"{root}/{prefix}" if prefix else root
-        mtime_ns = _mtime_ns(path, follow=not prefix)
-        if mtime_ns is None:
-            continue
-        if folder is None or thorough or folder.restless or folder.mtime_ns != mtime_ns:
-            fresh = _list(path, prefix, mtime_ns)
-            if fresh is None:
+class _Look:
+    """One look at the folders below a root, those that are known and those that came since, in the order of their paths.
+
+    The note of a folder: its time when it was listed, how many folders it holds, and whether it is `restless`: it had
+    changed then, and within one tick of its clock may have again.
+    """
+
+    def __init__(self, root: str, known: FolderBlocks, *, thorough: bool, first: bool) -> None:
+        self.before: Files = {}
+        self.after: Files = {}
+        self._root = root
+        self._known = known
+        self._thorough = thorough
+        self._first = first
+        # Folders that nobody knew, the first one last: those of a folder come right after it.
+        self._new = [] if known.get("") else [""]
+        self._gone: str | None = None
+
+    def folders(self) -> FolderBlocks:
+        """Look, and give the folders that are there."""
+        seen = FolderBlocks()
+        for block in self._known.blocks():
+            if self._is_quiet(block):
+                seen.append_block(block)
                 continue
-            if folder is not None and fresh.files == folder.files and fresh.folders == folder.folders:
-                # The one that is known stays: a thorough look would hold every folder twice.
-                fresh = _Folder(mtime_ns, folder.files, folder.folders, folder.mtime_ns != mtime_ns)
-            elif not first:
-                before.update(folder.files.items(prefix) if folder else ())
-                after.update(fresh.files.items(prefix))
-            folder = fresh
-        seen[prefix] = folder
-        pending.extend(folder.folders)
-    for prefix in known.keys() - seen.keys():
-        before.update(known[prefix].files.items(prefix))
-    return before, after, seen
+            same, rows = True, list[Row]()
+            for row in block.rows():
+                for one in (*self._came(row.prefix), self._again(row)):
+                    same = same and one is row
+                    rows.extend((one,) if one else ())
+            if same:
+                seen.append_block(block)
+            else:
+                for row in rows:
+                    seen.append(row)
+        for row in self._came(None):
+            seen.append(row)
+        return seen
 
+    def _is_quiet(self, block: Block) -> bool:
+        """Say whether no folder of a block changed or came, which nearly always is so, without a look at its files."""
+        if self._thorough or (self._gone is not None and block.first.startswith(self._gone)):
+            return False
+        notes = block.notes()
+        if self._new and self._new[-1] < notes[-1][0]:
+            return False
+        return all(not restless and self._mtime_ns(prefix) == listed_ns for prefix, (listed_ns, _, restless) in notes)
 
-def _mtime_ns(path: str, *, follow: bool) -> int | None:
-    try:
-        status = os.stat(path, follow_symlinks=follow)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_mtime_ns if stat.S_ISDIR(status.st_mode) else None
+    def _came(self, until: str | None) -> Iterator[Row]:
+        """Go through the folders that nobody knew and that come before another one."""
+        while self._new and (until is None or self._new[-1] < until):
+            prefix = self._new.pop()
+            mtime_ns = self._mtime_ns(prefix)
+            row = None if mtime_ns is None else self._listed(prefix, mtime_ns, None)
+            if row is not None:
+                yield row
 
+    def _again(self, known: Row) -> Row | None:
+        """Look at a folder that is known: the same row when nothing changed, None when it is gone."""
+        prefix = known.prefix
+        mtime_ns = None if self._gone is not None and prefix.startswith(self._gone) else self._mtime_ns(prefix)
+        listed_ns, _, restless = known.note
+        row: Row | None = known
+        if mtime_ns is None:
+            row = None
+        elif self._thorough or restless or listed_ns != mtime_ns:
+            row = self._listed(prefix, mtime_ns, known)
+        if row is None:
+            self._gone = prefix
+            self.before.update(known.folder.items(prefix))
+        return row
 
-def _list(path: str, prefix: str, mtime_ns: int) -> _Folder | None:
-    """List one folder; None when it is gone, files that vanish meanwhile are passed over. Raises OSError."""
-    files: list[tuple[str, Entry]] = []
-    folders: list[str] = []
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{prefix}{entry.name}/")
-                    continue
-                if (found := entry_of(entry)) is not None:
-                    files.append((entry.name, found))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return _Folder(mtime_ns, PackedFolder.of(files), tuple(sorted(folders)))
+    def _listed(self, prefix: str, mtime_ns: int, known: Row | None) -> Row | None:
+        found = listed(f"{self._root}/{prefix}" if prefix else self._root)
+        if found is None:
+            return None
+        folder, names = found
+        new = [prefix + name for name in reversed(names) if self._known.get(prefix + name) is None]
+        self._new += new
+        if known and folder == known.folder and not new and known.note[1] == len(names):
+            note = (mtime_ns, len(names), int(known.note[0] != mtime_ns))
+            return known if note == known.note else known._replace(note=note)
+        if not self._first:
+            self.before.update(known.folder.items(prefix) if known else ())
+            self.after.update(folder.items(prefix))
+        return Row(prefix, folder, (mtime_ns, len(names), 1))
+
+    def _mtime_ns(self, prefix: str) -> int | None:
+        try:
+            status = os.stat(f"{self._root}/{prefix}"[: -1 if prefix else None], follow_symlinks=not prefix)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_mtime_ns if stat.S_ISDIR(status.st_mode) else None

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,7 +34,12 @@ MIB = 1 << 20
 BUCKET = "warm-bench"
 #: One client of a large public bucket gets some 100 MB/s for each connection and little more than 1 GB/s in all; a
 #: node with 10 Gbit/s shared by several pods a part of that. Bytes a second; 0: as fast as loopback.
-RATES = (0, 125 * 10**6)
+RATES = (0, 125 * 10**6, 60 * 10**6, 30 * 10**6)
+#: The trees that are restored, by a word for them.
+SHAPES: Mapping[str, Callable[[Path], int]] = {
+    "many kernels": cache_tree.fill,
+    "as on an H200": cache_tree.fill_as_on_h200,
+}
 #: The same requests as a restore's (`sidecar.caches.landing`), and nothing done with what comes.
 DOWNLOAD = """
 import sys
@@ -84,12 +90,12 @@ def relayed(server: ObjectServer, rate: int) -> tuple[ObjectServer, multiprocess
     return ObjectServer(f"http://127.0.0.1:{listener.getsockname()[1]}"), process
 
 
-def downloaded(server: ObjectServer) -> tuple[float, float]:
+def downloaded(server: ObjectServer, bucket: str) -> tuple[float, float]:
     """Give seconds and CPU seconds of a bare download, the start of its process left out by a second one without it."""
     spent = []
     for code in (DOWNLOAD, DOWNLOAD.partition("found =")[0]):
         began, cpu = time.monotonic(), cpu_of_children()
-        subprocess.run([sys.executable, "-c", code, server.endpoint, BUCKET], check=True)
+        subprocess.run([sys.executable, "-c", code, server.endpoint, bucket], check=True)
         spent.append((time.monotonic() - began, cpu_of_children() - cpu))
     return spent[0][0] - spent[1][0], spent[0][1] - spent[1][1]
 
@@ -100,11 +106,11 @@ def cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def restored(root: Path, server: ObjectServer, number: int, cache: Path | None = None, store: str = "") -> Cost:
-    """Restore from the bucket, or another store, into a staging area, which is removed."""
+def restored(root: Path, server: ObjectServer, number: int, store: str, cache: Path | None = None) -> Cost:
+    """Restore into a staging area, which is removed."""
     staging = root / "staged"
     request = RestoreRequest(
-        store=store or f"s3://{BUCKET}",
+        store=store,
         live_cache=str(root / "live"),
         facts=facts(),
         attempt=f"{number}-1-{number:08x}",
@@ -117,13 +123,13 @@ def restored(root: Path, server: ObjectServer, number: int, cache: Path | None =
     return cost
 
 
-def measured(root: Path, server: ObjectServer, part: str, repeat: int, size: int) -> list[Figure]:
+def measured(root: Path, server: ObjectServer, bucket: str, part: str, repeat: int) -> list[Figure]:
     """Restore and download in turns."""
     ours, bare = list[Cost](), list[tuple[float, float]]()
     for number in range(repeat):
-        bare.append(downloaded(server))
-        ours.append(restored(root, server, number + 1))
-    note = f"median of {repeat} in turns, 20,016 files, {size / 1e9:.2f} GB unpacked"
+        bare.append(downloaded(server, bucket))
+        ours.append(restored(root, server, number + 1, f"s3://{bucket}"))
+    note = f"median of {repeat} in turns"
     ratios = [each.seconds / alone for each, (alone, _) in zip(ours, bare, strict=True)]
     return [
         Figure(part, "restore, every byte checked", median([each.seconds for each in ours]), "s", None, note),
@@ -136,46 +142,75 @@ def measured(root: Path, server: ObjectServer, part: str, repeat: int, size: int
     ]
 
 
-def on_disk(root: Path, server: ObjectServer, repeat: int) -> Figure:
+def on_disk(root: Path, server: ObjectServer, bucket: str, part: str, repeat: int) -> Figure:
     """Restore the same from a directory: what is left of a restore's CPU seconds without a bucket."""
-    client = server.client(BUCKET)
+    client = server.client(bucket)
+    folder = root / "directory" / bucket
     for batch in obstore.list(client):
         for one in batch:
-            path = root / "directory" / str(one["path"])
+            path = folder / str(one["path"])
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes(obstore.get(client, str(one["path"])).bytes()))
-    costs = [restored(root, server, 200 + number, store=str(root / "directory")).cpu_s for number in range(repeat)]
-    return Figure("directory", "restore, CPU of all its processes", median(costs), "s", None, f"median of {repeat}")
+    costs = [restored(root, server, 200 + number, str(folder)).cpu_s for number in range(repeat)]
+    return Figure(part, "restore, CPU of all its processes", median(costs), "s", None, f"median of {repeat}")
+
+
+def with_byte_code(root: Path, server: ObjectServer) -> None:
+    """Let workers load byte code as it is installed: a checkout may have none, and compiling it is no part of their work."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(root / "byte code")
+    server.make(BUCKET)
+    cache_tree.fill(root / "live", kernels=10, large=0)
+    published(root, BUCKET)
+    restored(root, server, 1, f"s3://{BUCKET}", root / "node" / BUCKET)
+
+
+def published(root: Path, bucket: str) -> Cost:
+    """Publish the live cache, and make it an empty one."""
+    live = root / "live"
+    cost = apart(
+        PublishRequest(store=f"s3://{bucket}", live_cache=str(live), facts=facts(), attempt="bench", settle_s=0.0)
+    )
+    shutil.rmtree(live)
+    live.mkdir()
+    return cost
 
 
 def measure(root: Path, repeat: int) -> list[Figure]:
-    """Publish once, and restore over ways of several speeds, then from the cache of the node."""
-    size = cache_tree.fill(root / "live")
+    """Measure every shape."""
     found = list[Figure]()
     with served(root / "server") as server:
-        server.make(BUCKET)
         os.environ |= server.variables()
-        request = PublishRequest(
-            store=f"s3://{BUCKET}", live_cache=str(root / "live"), facts=facts(), attempt="bench", settle_s=0.0
-        )
-        full = apart(request)
-        found.append(Figure("bucket", "full publish, low priority", full.seconds, "s", None, "once"))
-        found.append(Figure("bucket", "publishing worker, peak", full.worker / MIB, "MiB", 256, "once"))
-        found.append(Figure("bucket", "packed", full.packed / 1e6, "MB", None, "once"))
-        shutil.rmtree(root / "live")
-        (root / "live").mkdir()
-        for rate in RATES:
-            near, process = relayed(server, rate) if rate else (server, None)
-            found += measured(
-                root, near, f"bucket at {rate // 10**6} MB/s" if rate else "bucket on loopback", repeat, size
-            )
-            if process is not None:
-                process.kill()
-        found.append(on_disk(root, server, repeat))
-        cache = root / "node"
-        restored(root, server, 100, cache)
-        again = [restored(root, server, 101 + number, cache).seconds for number in range(repeat)]
-        found.append(Figure("packs on the node", "restore", median(again), "s", None, f"median of {repeat}"))
+        with_byte_code(root, server)
+        for number, (shape, fill) in enumerate(SHAPES.items()):
+            found += _measured_shape(root, server, f"{BUCKET}-{number}", repeat, shape, fill)
+    return found
+
+
+def _measured_shape(
+    root: Path, server: ObjectServer, bucket: str, repeat: int, shape: str, fill: Callable[[Path], int]
+) -> list[Figure]:
+    """Publish once, and restore over ways of several speeds, then from a directory and from the cache of the node."""
+    server.make(bucket)
+    size = fill(root / "live")
+    files = sum(len(names) for _, _, names in os.walk(root / "live"))
+    full, note = published(root, bucket), f"once; {files:,} files, {size / 1e6:.0f} MB unpacked"
+    found = [
+        Figure(f"{shape}, bucket", "full publish, low priority", full.seconds, "s", None, note),
+        Figure(f"{shape}, bucket", "publishing worker, peak", full.worker / MIB, "MiB", 256, note),
+        Figure(f"{shape}, bucket", "packed", full.packed / 1e6, "MB", None, note),
+    ]
+    for rate in RATES:
+        near, process = relayed(server, rate) if rate else (server, None)
+        way = f"bucket at {rate // 10**6} MB/s" if rate else "bucket on loopback"
+        found += measured(root, near, bucket, f"{shape}, {way}", repeat)
+        if process is not None:
+            process.kill()
+    found.append(on_disk(root, server, bucket, f"{shape}, directory", repeat))
+    cache = root / "node" / bucket
+    restored(root, server, 100, f"s3://{bucket}", cache)
+    again = [restored(root, server, 101 + number, f"s3://{bucket}", cache).seconds for number in range(repeat)]
+    found.append(Figure(f"{shape}, packs on the node", "restore", median(again), "s", None, f"median of {repeat}"))
     return found
 
 

@@ -24,19 +24,43 @@ from tests.fakes.live_cache import facts
 from tests.faults.cache_steps import Countdown
 
 
+class Overtaken:
+    """Steps of a publisher; when it is about to take its first number, another one has just taken that."""
+
+    def __init__(self, step: Countdown, place: str, live: str, others: str) -> None:
+        self._step, self._place, self._live, self._others = step, place, live, others
+
+    def __call__(self, what: str) -> None:
+        """Pass a step."""
+        if what == "generation directory" and self._others:
+            # Every pod has its live cache under the same path, which is in the key.
+            os.rename(self._live, f"{self._live}.first")
+            os.rename(self._others, self._live)
+            request = PublishRequest(store=self._place, live_cache=self._live, facts=facts(), attempt="r", settle_s=0)
+            publish(request, PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep))
+            os.rename(self._live, self._others)
+            os.rename(f"{self._live}.first", self._live)
+            self._others = ""
+        self._step(what)
+
+
 def main(task: str, place: str, live: str, die_at: int, argument: str, environment: Mapping[str, str]) -> None:
-    """Do the task, dying after step number `die_at` (0: never). `gather` is a publish that takes two packs for too many."""
+    """Do the task, dying after step number `die_at` (0: never).
+
+    `gather` is a publish that takes two packs for too many, `rebase` one that is overtaken by another pod, what that has in
+    its live cache being in the folder `argument`.
+    """
     os.environ.update(environment)
     step = Countdown(die_at)
     # One thread, so that steps come in one order.
     cleaning.JOBS = 1
-    if task in ("publish", "sign", "gather"):
+    if task in ("publish", "sign", "gather", "rebase"):
         if task == "gather":
             compaction.PACKS = compaction.AT_LEAST = 1
-        wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, checkpoint=step)
-        request = PublishRequest(
-            store=place, live_cache=live, facts=facts(), attempt="p", settle_s=0, signing_file=argument
-        )
+        overtaken = Overtaken(step, place, live, argument) if task == "rebase" else step
+        wishes = PublishTools(clock=time.monotonic, now=time.time, sleep=time.sleep, checkpoint=overtaken)
+        key = argument if task == "sign" else ""
+        request = PublishRequest(store=place, live_cache=live, facts=facts(), attempt="p", settle_s=0, signing_file=key)
         said = publish(request, wishes).outcome
     elif task == "clean":
         store = open_store(place, "read-write", time.sleep, step)

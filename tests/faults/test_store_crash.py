@@ -213,3 +213,32 @@ def test_a_publish_to_a_bucket_that_moves_files_between_packs_can_die_after_any_
         assert len(newest.packs) == 2, f"died after {whole[die_at - 1]}"
         stored.restore()
         assert stored.kernels() == {"a", "b", "c"}, f"died after {whole[die_at - 1]}"
+
+
+def test_a_publish_that_was_overtaken_can_die_after_any_step_of_its_second_try_and_the_union_is_there_in_the_end(
+    stored: Stored, run: Steps
+) -> None:
+    other = stored.root / "other"
+    for kernel in "ab":
+        fake.deep_gemm_kernel(other, kernel)
+    stored.publish("a")
+    before = save(stored)
+    fake.deep_gemm_kernel(stored.live, "c")
+    away = stored.live.rename(stored.live.with_name("away"))
+    shutil.copytree(away, stored.live)
+    whole = run("rebase", stored, argument=str(other))
+    assert whole is not None
+    assert (whole.count("generation directory"), len(stored.generations())) == (2, 3), "it had to try again"
+    for die_at in range(1, len(whole) + 1):
+        step = f"died after {whole[die_at - 1]}, step {die_at}"
+        put_back(stored, before)
+        shutil.rmtree(stored.live)
+        shutil.copytree(away, stored.live)
+        assert run("rebase", stored, die_at, str(other)) is None
+        stored.restore()
+        assert stored.kernels() >= ({"a", "b"} if die_at > whole.index("generation directory") else {"a"}), step
+        shutil.rmtree(stored.live)
+        shutil.copytree(away, stored.live)
+        assert run("rebase", stored, argument=str(other)) is not None
+        assert stored.restore().outcome == "partial", step
+        assert stored.kernels() == {"a", "b", "c"}, step

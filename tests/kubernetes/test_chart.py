@@ -54,6 +54,9 @@ def test_helm_3_renders_what_helm_4_does(name: str):
         (["--set", "store.kind=bucket"], "claimName"),
         (["--set", "store.kind=url"], "url"),
         (["--set", "store.kind=url,store.url=my-warmup-store"], "url"),
+        # Of another kind it would be left aside without a word.
+        (["--set", "store.url=s3://my-warmup-store/warm"], "kind"),
+        (["--set", "store.credentialsSecret=warmup-bucket"], "kind"),
         (["--set", "sidecar.setings.a=b"], "setings"),
         (["--set", "sidecar.settings.warm_budget_s=600"], "warm_budget_s"),
         (["--set", "engine.port=70000"], "port"),

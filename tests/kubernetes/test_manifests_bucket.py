@@ -6,18 +6,48 @@ No cluster is asked here, and no bucket: `tests/faults/test_daemon_bucket.py`.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from sidecar.caches.retention import limits_of
 from sidecar.commands.store import command
 from sidecar.config.sources import load
 from tests.fakes.stored import Stored
-from tests.kubernetes.rendered import Json, charted, containers, kustomized, named, plain, pods
+from tests.kubernetes.rendered import (
+    K8S,
+    VERSIONS,
+    Json,
+    charted,
+    containers,
+    kustomized,
+    loaded,
+    named,
+    need,
+    plain,
+    pods,
+    run,
+)
 from tests.kubernetes.test_manifests import of_kind
+
+
+def laid(scratch: Path, *names: str) -> Json:
+    """Lay components over the base, in this order; give the pod of the Deployment."""
+    copy = scratch / "k8s"
+    shutil.copytree(K8S, copy)
+    (copy / "laid").mkdir()
+    content = {"resources": ["../base"], "components": [f"../components/{name}" for name in names]}
+    (copy / "laid/kustomization.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    done = run([need("kubectl"), "kustomize", copy / "laid"])
+    assert done.returncode == 0, done.stderr
+    [pod] = [pod for document in of_kind(loaded(done.stdout), "Deployment") for pod in pods(document)]
+    return pod
+
 
 BUCKETS: dict[str, Callable[[], tuple[Json, ...]]] = {
     "component": lambda: kustomized("components/store-bucket-direct"),
@@ -62,6 +92,35 @@ def test_the_nodes_copies_of_archives_are_the_sidecars_alone_and_its_group_may_w
     assert (
         f'os.chown("/mnt/packs", 0, {group})' in named(prepare["spec"]["template"]["spec"], "make-directory")["args"][0]
     )
+
+
+@pytest.mark.parametrize("before", ["signed-store", "store-read-only"])
+def test_pods_that_only_read_do_so_from_a_bucket_without_waiting_for_a_volume(before: str, tmp_path: Path):
+    pod = laid(tmp_path, before, "store-bucket-direct")
+    told = {one["name"]: one["value"] for one in named(pod, "warmup-sidecar")["env"] if "value" in one}
+    assert (told["WARMUP_STORE"], told["WARMUP_STORE_MODE"]) == ("s3://my-warmup-store/warm", "read-only")
+    assert "store" not in {volume["name"] for volume in pod["volumes"]}
+    mounts = {mount["mountPath"] for mount in named(pod, "warmup-sidecar")["volumeMounts"]}
+    assert "/mnt/store" not in mounts
+    assert ("/run/warmup-trusted-keys" in mounts) == (before == "signed-store")
+
+
+def test_in_the_wrong_order_they_are_refused_by_the_api_server_and_no_pod_waits_for_a_claim_that_nobody_made(
+    tmp_path: Path,
+):
+    pod = laid(tmp_path, "store-bucket-direct", "store-read-only")
+    whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-a-template"}, "spec": pod}
+    with pytest.raises(kubernetes_validate.ValidationError) as refused:
+        kubernetes_validate.validate(whole, VERSIONS[-1], strict=True)
+    assert "is a required property" in str(refused.value)
+
+
+def test_a_store_that_is_only_read_keeps_the_claim_that_it_had(tmp_path: Path):
+    pod = laid(tmp_path, "store-read-only")
+    [store] = [volume for volume in pod["volumes"] if volume["name"] == "store"]
+    assert store["persistentVolumeClaim"] == {"claimName": "warmup-store", "readOnly": True}
+    [mount] = [each for each in named(pod, "warmup-sidecar")["volumeMounts"] if each["mountPath"] == "/mnt/store"]
+    assert mount == {"name": "store", "mountPath": "/mnt/store", "readOnly": True}
 
 
 def test_the_nightly_cleaning_runs_with_its_settings_and_keeps_what_they_say(tmp_path: Path):

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.caches import upkeep
 from sidecar.caches.claims import Claims
 from sidecar.caches.cleaning import Cleaned, clean
 from sidecar.caches.client import CacheClient, CleanRequest
+from sidecar.caches.inspection import find
 from sidecar.caches.manifest import Pack
 from sidecar.caches.messages import Limits
 from sidecar.caches.store import DirectoryStore
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.caches.upkeep import RECORDS_KEPT
+from sidecar.errors import NotSo
 from tests.fakes import live_cache as fake
 from tests.fakes.keys import pair
 from tests.fakes.stored import SCOPE, Stored
@@ -75,6 +78,49 @@ def test_an_archive_that_nobody_needs_goes_a_grace_time_after_it_was_found(store
     last = cleaned(stored)
     assert last.packs > 0
     assert stored.packs() == set()
+
+
+def _gone_in_quarantine(stored: Stored) -> str:
+    """Quarantine the generation with kernel c, publish a sound one, and clean up; give the first one's name."""
+    bad = stored.generations()[-1]
+    stored.store.quarantine(SCOPE, stored.key, bad, {"reason": "wrong output"})
+    stored.publish("d")
+    cleaned(stored, count=1)
+    assert bad not in stored.generations()
+    return bad
+
+
+def test_files_of_a_quarantined_generation_are_not_published_again_when_it_is_gone(stored: Stored) -> None:
+    _gone_in_quarantine(stored)
+    result = stored.publish("c", "e")
+    assert (result.outcome, set(result.skipped)) == ("published", {"quarantined"})
+    stored.restore()
+    assert stored.kernels() == {"a", "b", "d", "e"}
+    # The record of its quarantine goes with the next run, and the list of its files stays.
+    cleaned(stored, count=1)
+    assert stored.publish("c").outcome == "nothing_new"
+
+
+def test_a_quarantine_can_be_taken_back_when_the_generation_is_gone(stored: Stored) -> None:
+    bad = _gone_in_quarantine(stored)
+    assert find(stored.store, f"{stored.key}/{bad}", removed=True) == (SCOPE, stored.key, bad)
+    assert stored.store.release(SCOPE, stored.key, bad)
+    assert stored.publish("c").outcome == "published"
+    with pytest.raises(NotSo):
+        find(stored.store, f"{stored.key}/{bad}", removed=True)
+
+
+def test_lists_of_files_that_must_not_be_published_are_kept_of_the_newest_generations_only(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "UNFIT", 1)
+    for kernel in "de":
+        for name in stored.generations():
+            stored.store.quarantine(SCOPE, stored.key, name, {"reason": "wrong output"})
+        stored.publish(kernel)
+    cleaned(stored, count=1)
+    assert stored.publish("d").outcome == "nothing_new"
+    assert stored.publish("a").outcome == "published"
 
 
 def test_what_a_restore_reads_is_there_to_its_end(stored: Stored) -> None:

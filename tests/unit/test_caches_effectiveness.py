@@ -9,7 +9,8 @@ import pytest
 
 from sidecar.caches import effectiveness
 from sidecar.caches.effectiveness import Effect, measure, records_reads
-from sidecar.caches.folder_tree import Entry, FolderTree
+from sidecar.caches.folder_tree import FolderTree
+from sidecar.caches.packed_folder import Entry
 from sidecar.caches.scan import scan_live_cache
 
 RESTORED_NS = 1_700_000_000_000_000_000

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.caches.folder_tree import Entry, FolderTree, PackedFolder
+from sidecar.caches import folder_blocks
+from sidecar.caches.folder_tree import FolderTree
+from sidecar.caches.packed_folder import Entry, PackedFolder
 from sidecar.caches.scan import scan_tree
 
 _NAMES = st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=4)
@@ -28,7 +31,7 @@ def packed(files: dict[str, Entry]) -> FolderTree:
     for path, entry in files.items():
         folder, slash, name = path.rpartition("/")
         folders.setdefault(folder + slash, []).append((name, entry))
-    return FolderTree({prefix: PackedFolder.of(each) for prefix, each in folders.items()})
+    return FolderTree((prefix, PackedFolder.of(each)) for prefix, each in sorted(folders.items()))
 
 
 @given(st.dictionaries(st.builds("/".join, st.lists(_NAMES, min_size=1, max_size=3)), _ENTRIES, max_size=12))
@@ -39,7 +42,7 @@ def test_a_packed_tree_is_the_mapping_it_was_made_of(files: dict[str, Entry]):
     assert sorted(tree) == sorted(files)
     assert {path: tree[path] for path in files} == files
     assert sorted(tree.values()) == sorted(files.values())
-    assert sum(folder.bytes() for folder in tree.folders.values()) == sum(entry.size for entry in files.values())
+    assert sum(row.folder.bytes() for row in tree.folders) == sum(entry.size for entry in files.values())
 
 
 @given(
@@ -67,3 +70,39 @@ def test_names_that_are_no_text_survive(tmp_path: Path):
     (tmp_path / name).write_bytes(b"abc")
     tree = scan_tree(tmp_path)
     assert (list(tree), tree[name].size) == ([name], 3)
+
+
+def test_a_tree_of_many_folders_finds_each_in_its_block(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(folder_blocks, "BLOCK", 3)
+    files = {f"{folder}/k": Entry(number, 2, 3, 4) for number, folder in enumerate(["a", "a-b", "a/b", *"cdefghi"])}
+    tree = packed(files)
+    assert len(list(tree.folders.blocks())) == 4
+    assert {path: tree[path] for path in files} == files
+    assert tree == packed(files)
+    assert [row.prefix for row in tree.folders] == sorted(row.prefix for row in tree.folders)
+
+
+def test_folders_come_in_the_order_of_their_paths_whatever_a_disk_says(tmp_path: Path):
+    for path in ("b/x", "a/b/x", "a-b/x", "a/x", "c", "a.b/x"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert [row.prefix for row in scan_tree(tmp_path).folders] == ["", "a-b/", "a.b/", "a/", "a/b/", "b/"]
+
+
+def test_a_file_takes_less_than_twenty_bytes():
+    names = ("k.cubin", "k.json", "k.ptx", "k.ttgir", "__grp__k.json")
+    tracemalloc.start()
+    try:
+        tree = FolderTree(
+            (
+                f"{number * 7919:052X}/",
+                PackedFolder.of((name, Entry(1000 + number, 1_700_000_000_123 * number, 50 + number, 33188)) for name in names),
+            )
+            for number in range(2000)
+        )
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(tree) == 10_000
+    assert kept < 20 * len(tree)
+    assert peak < 1_000_000

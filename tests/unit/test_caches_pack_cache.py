@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from sidecar.caches.fingerprint import fingerprint
@@ -11,7 +12,7 @@ from sidecar.caches.messages import RestoreRequest, RestoreResult
 from sidecar.caches.pack_cache import PackCache
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.publish_messages import PublishRequest
-from sidecar.caches.restore import RestoreTools, restore
+from sidecar.caches.restore import RestoreTools, free_bytes, restore
 from sidecar.files import temporary_name
 from tests.fakes import live_cache as fake
 
@@ -99,10 +100,10 @@ class Node:
         request = PublishRequest(store=str(self.store), live_cache=str(self.live), facts=fake.facts(), attempt="1-1-ab")
         assert publish(request, tools).outcome == "published"
 
-    def restore(self, jobs: int = 1, **changes: object) -> RestoreResult:
+    def restore(self, jobs: int = 1, free: Callable[[Path], int] = free_bytes, **changes: object) -> RestoreResult:
         request = {"store": str(self.store), "live_cache": str(self.live), "facts": fake.facts(), "attempt": "1-2-cd"}
         request |= {"pack_cache": str(self.packs), "pack_cache_bytes": 1 << 30, **changes}
-        tools = RestoreTools(clock=lambda: 0.0, sleep=lambda _s: None, jobs=jobs)
+        tools = RestoreTools(clock=lambda: 0.0, sleep=lambda _s: None, jobs=jobs, free=free)
         return restore(RestoreRequest.from_json(request), tools)
 
 

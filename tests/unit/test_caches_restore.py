@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar.caches import keeping
 from sidecar.caches.commit import commit
-from sidecar.caches.fingerprint import fingerprint
+from sidecar.caches.fingerprint import KeyScope, fingerprint
 from sidecar.caches.live_cache import read_marker, write_marker
 from sidecar.caches.messages import PublishRequest, RestoreRequest, RestoreResult
 from sidecar.caches.ownership import marker_for
 from sidecar.caches.publish import PublishTools, publish
 from sidecar.caches.restore import RestoreTools, restore
 from sidecar.caches.store import DirectoryStore
+from sidecar.errors import StoreUnavailable
 from tests.fakes import live_cache as fake
 
 PUBLISHING = PublishTools(clock=time.monotonic, now=time.time, sleep=lambda _s: None)
@@ -251,6 +255,65 @@ def test_this_pods_own_live_cache_is_kept_after_an_engine_restart(place: Place) 
     assert (kept.outcome, kept.commit, kept.clear) == ("kept", (), ())
     assert kept.generations == first.generations
     assert (place.live / "triton/COMPILED_SINCE").exists()
+
+
+def _running_on_a_generation(place: Place, scope: KeyScope) -> tuple[DirectoryStore, str, str]:
+    """Start from the only generation there is; give the store, the key of a scope, and the name of its generation."""
+    request = place.request(host_boot="boot-1")
+    first = restore(request, RESTORING)
+    place.commit(first)
+    write_marker(place.live, marker_for(request, first))
+    store = DirectoryStore(place.store, "read-write", lambda _s: None)
+    return store, fingerprint(fake.facts(), str(place.live)).key(scope), first.generations[scope]
+
+
+def _died_twice(store: DirectoryStore, scope: KeyScope, key: str, name: str) -> None:
+    for boot in ("a", "b"):
+        store.record_boot(scope, key, f"{name}.died.{boot}", {"outcome": "died"})
+
+
+def _quarantined(store: DirectoryStore, scope: KeyScope, key: str, name: str) -> None:
+    store.quarantine(scope, key, name, {"reason": "wrong output"})
+
+
+@pytest.mark.parametrize("condemn", [_quarantined, _died_twice])
+@pytest.mark.parametrize(("scope", "stays", "goes"), [("exact", "triton", "inductor"), ("toolchain", "inductor", "triton")])
+@pytest.mark.parametrize("plan", ["keep", "fresh"])
+def test_files_of_a_generation_that_was_quarantined_since_are_not_kept(
+    place: Place, condemn: Callable[..., None], scope: KeyScope, stays: str, goes: str, plan: str
+) -> None:
+    store, key, name = _running_on_a_generation(place, scope)
+    condemn(store, scope, key, name)
+    again = place.restore(plan=plan, host_boot="boot-1")
+    place.commit(again)
+    assert (place.live / stays).exists()
+    assert not (place.live / goes).exists()
+    assert scope not in again.generations
+
+
+def test_a_store_that_is_away_takes_no_files_from_a_container_that_starts_again(place: Place) -> None:
+    store, key, name = _running_on_a_generation(place, "exact")
+    _quarantined(store, "exact", key, name)
+    place.store.rename(place.store.with_name("away"))
+    assert place.restore(plan="keep", host_boot="boot-1").outcome == "kept"
+
+
+def test_a_store_that_hangs_does_not_hold_a_container_up_that_keeps_its_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _running_on_a_generation(place, "exact")
+    free, over = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> DirectoryStore:
+        free.wait(10)
+        over.set()
+        raise StoreUnavailable("It came back too late.")
+
+    monkeypatch.setattr(keeping, "LOOK_S", 0.01)
+    monkeypatch.setattr(keeping, "open_store", hang)
+    assert place.restore(plan="keep", host_boot="boot-1").outcome == "kept"
+    assert not over.is_set()
+    free.set()
 
 
 AUTOTUNE = "flashinfer_autotune/0.6.4/90a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ COMPILE = "vllm/torch_compile_cache"
 BUILT_S = fake.OLD_NS // 1_000_000_000
 
 
-def why(live: Path, family: str, laid: Any, facts: dict[str, Any] | None = None) -> str:
+def why(live: Path, family: str, laid: Any, facts: dict[str, Any] | None = None, near: Sequence[str] = ()) -> str:
     """Say what explains that a family was of little use."""
-    effects = measure(live, laid, [family], facts or {})
+    effects = measure(live, laid, [family], facts or {}, near)
     assert effects[family].ratio < 0.5, effects
     assert effects[family].why in sentence(effects)
     assert effects[family].to_json()["why"] == effects[family].why
@@ -59,6 +60,14 @@ def test_a_missing_log_of_ninja_explains_a_rebuild(tmp_path: Path) -> None:
     laid = scan_live_cache(tmp_path)
     rebuild(folder, "m.so", "m.cuda.o", ".ninja_log")
     assert "ninja's log was not among what was restored" in why(tmp_path, "flashinfer", laid)
+
+
+def test_one_log_of_ninja_for_all_modules_is_a_log(tmp_path: Path) -> None:
+    folder = fake.flashinfer_module(tmp_path, "m")
+    (folder / ".ninja_log").rename(folder.parent / ".ninja_log")
+    laid = scan_live_cache(tmp_path)
+    rebuild(folder, "m.so", "m.cuda.o")
+    assert "ninja's log was not" not in why(tmp_path, "flashinfer", laid)
 
 
 def test_a_rebuild_that_nothing_explains_is_only_described(module: Any, tmp_path: Path) -> None:
@@ -112,3 +121,14 @@ def test_more_kernels_than_the_publisher_had_are_told_from_a_copy_that_nobody_re
         fake.deep_gemm_kernel(tmp_path, name)
         os.utime(tmp_path / f"deep_gemm/cache/kernel.{name}/kernel.cubin")
     assert why(tmp_path, "deep_gemm", laid).startswith("3 kernels more were needed")
+
+
+def test_kernels_of_another_model_are_explained_by_what_differs_from_its_engine(tmp_path: Path) -> None:
+    fake.deep_gemm_kernel(tmp_path, "theirs")
+    laid = scan_live_cache(tmp_path)
+    fake.deep_gemm_kernel(tmp_path, "ours")
+    fake.deep_gemm_kernel(tmp_path, "ours too")
+    near = ("argv.--model is /b here and /a there", "argv.--max-num-seqs is not given there")
+    said = why(tmp_path, "deep_gemm", laid, near=near)
+    assert "argv.--model is /b here and /a there and 1 more" in said
+    assert "own key differs" not in said

@@ -76,6 +76,30 @@ def test_a_module_that_ninja_did_not_finish_is_not_used(tmp_path: Path) -> None:
     assert (name.endswith("m"), why) == (True, "incomplete")
 
 
+def _built_together(live: Path) -> Path:
+    """Leave two modules of which one log for both names the first alone as finished."""
+    for name in ("done", "linking"):
+        folder = fake.flashinfer_module(live, name)
+        (folder / ".ninja_log").unlink()
+    return fake.put(folder.parent / ".ninja_log", f"# ninja log v6\n1\t2\t3\t{folder.parent}/done/done.so\tcd\n")
+
+
+def test_a_module_that_is_not_finished_by_the_log_of_all_is_not_used(tmp_path: Path) -> None:
+    log = _built_together(tmp_path)
+    [(name, why)] = broken(tmp_path, "flashinfer").items()
+    assert (name.endswith("linking"), why) == (True, "incomplete")
+    log.unlink()
+    assert broken(tmp_path, "flashinfer") == {}, "nothing says that it is not finished"
+
+
+def test_modules_from_a_store_need_not_be_in_the_log_of_all(tmp_path: Path) -> None:
+    log = _built_together(tmp_path)
+    root = tmp_path / "flashinfer"
+    sizes = {path: entry.size for path, entry in scan_tree(root).items()}
+    assert str(log.relative_to(root)) in sizes
+    assert validity.broken(BY_NAME["flashinfer"], sizes, root, tmp_path / "elsewhere") == {}
+
+
 def test_a_cubin_that_its_vendors_list_denies_is_dropped_alone(tmp_path: Path) -> None:
     folder = listed_cubins(tmp_path)
     fake.put(folder / "b.cubin", "b.cubiN")

@@ -85,6 +85,22 @@ def test_a_quarantine_tells_of_those_that_were_built_on_it_and_takes_them_too_wh
     assert stored.restore().outcome == "miss"
 
 
+def test_a_quarantine_is_taken_back_from_those_that_were_built_on_it_too_when_asked(stored: Stored) -> None:
+    stored.publish("a", "b", "c")
+    first, second, third = stored.generations()
+    place = ("--store", str(stored.place))
+    run("quarantine", first, "--reason", "wrong output", "--descendants", *place)
+    code, said = run("unquarantine", first, *place)
+    assert (code, f"stay quarantined: {second}, {third}." in said, "--descendants" in said) == (0, True, True)
+    stored.restore()
+    assert stored.kernels() == {"a"}
+    code, said = run("unquarantine", first, "--descendants", *place)
+    assert (code, said.count("may be used again"), "stay quarantined" in said) == (0, 2, False)
+    stored.restore()
+    assert stored.kernels() == {"a", "b", "c"}
+    assert run("unquarantine", first, "--descendants", *place)[0] == 3
+
+
 def test_a_generation_between_that_is_gone_or_damaged_hides_no_descendant(stored: Stored) -> None:
     stored.publish("a", "b", "c")
     first, second, third = stored.generations()

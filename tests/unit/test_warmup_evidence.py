@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sidecar.caches.families import stored_families
+from sidecar.caches import folder_blocks
+from sidecar.caches.families import BY_NAME, stored_families
+from sidecar.caches.scan import scan_tree
 from sidecar.warmup.evidence import EvidenceWatcher
 from sidecar.warmup.tree_watch import TreeWatch
 
@@ -202,3 +207,59 @@ def test_a_folder_that_went_takes_its_files_along(live):
     shutil.rmtree(live / "triton/AAAA")
     assert watch.look(thorough=False)[0]["triton"].keys() == {"AAAA/kernel.cubin"}
     assert watch.empty
+
+
+def test_a_folder_that_became_a_link_takes_its_folders_along(live, tmp_path_factory):
+    _put(live, "triton/AAAA/inner/kernel.cubin")
+    watch = _tree(live)
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "AAAA"
+    (live / "triton/AAAA").rename(elsewhere)
+    (live / "triton/AAAA").symlink_to(elsewhere)
+    assert watch.look(thorough=False)[0]["triton"].keys() == {"AAAA/kernel.cubin", "AAAA/inner/kernel.cubin"}
+
+
+_STEPS = st.tuples(
+    st.sampled_from(["write", "remove", "remove folder", "move"]),
+    st.sampled_from(["A", "A-B", "A/B", "A/B/C", "D", "D/E", "F", "G/H/I"]),
+    st.booleans(),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(_STEPS, max_size=5), min_size=1, max_size=5))
+def test_looks_tell_what_whole_scans_tell(looks):
+    monkey = pytest.MonkeyPatch()
+    with tempfile.TemporaryDirectory() as folder, monkey.context() as patch:
+        patch.setattr(folder_blocks, "BLOCK", 2)
+        live = Path(folder)
+        root = live / "triton"
+        for at in ("A", "A/B", "D/E", "F", "J", "K", "L"):
+            _put(root, f"{at}/kernel.cubin")
+        watch = TreeWatch(live, [BY_NAME["triton"]])
+        watch.look(thorough=True)
+        old = dict(scan_tree(root).items())
+        for steps in looks:
+            for number, (what, at, _) in enumerate(steps):
+                _step(root, what, at, number)
+            before, after = watch.look(thorough=any(thorough for *_, thorough in steps))
+            new = dict(scan_tree(root).items())
+            told_before, told_after = before.get("triton", {}), after.get("triton", {})
+            assert {path: entry for path, entry in old.items() if new.get(path) != entry}.items() <= told_before.items()
+            assert {path: entry for path, entry in new.items() if old.get(path) != entry}.items() <= told_after.items()
+            assert told_before.items() <= old.items()
+            assert told_after.items() <= new.items()
+            assert watch.sizes().get("triton", {}).get("files", 0) == len(new)
+            old = new
+
+
+def _step(root: Path, what: str, at: str, number: int) -> None:
+    folder = root / at
+    if what == "write":
+        # A name of its own: a file that is written over in its place is for a thorough look.
+        _put(root, f"{at}/{len(list(folder.iterdir())) if folder.is_dir() else 0}-{number}.cubin")
+    elif what == "remove" and (folder / "kernel.cubin").is_file():
+        (folder / "kernel.cubin").unlink()
+    elif what == "remove folder":
+        shutil.rmtree(folder, ignore_errors=True)
+    elif what == "move" and folder.is_dir() and not (root / "M").exists():
+        folder.rename(root / "M")
