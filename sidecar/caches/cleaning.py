@@ -23,7 +23,7 @@ from sidecar.caches.records import CONDEMNING_DEATHS
 from sidecar.caches.retention import Generation, Going, Key, Plan, Planner
 from sidecar.caches.standing import standings
 from sidecar.caches.store import Store
-from sidecar.caches.upkeep import Kept
+from sidecar.caches.upkeep import UNFIT, Kept
 from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreUnavailable, Untrusted
 from sidecar.files import in_words
 
@@ -176,12 +176,8 @@ def _generation(store: Store, place: tuple[KeyScope, str, str], state: str, now:
 
 def _remove_generations(store: Store, seen: _Seen, plan: Plan) -> None:
     gone = {(one.scope, one.key, one.name) for one in plan.generations}
-    unfit = {
-        (key.scope, key.key, one.name)
-        for key in seen.keys
-        for one in key.generations
-        if one.state in ("quarantined", "condemned")
-    }
+    unused = set(plan.keys)
+    unfit = {place for key in seen.keys if (key.scope, key.key) not in unused for place in _remembered(key, gone)}
 
     def remove(place: tuple[KeyScope, str, str]) -> None:
         if place in unfit:
@@ -199,6 +195,12 @@ def _remove_generations(store: Store, seen: _Seen, plan: Plan) -> None:
             # Also of those that a run removed which was killed then.
             highest = max(map(sequence_of, left), default=0)
             store.forget_generations(key.scope, key.key, left, highest)
+
+
+def _remembered(key: Key, gone: Collection[tuple[str, str, str]]) -> list[tuple[KeyScope, str, str]]:
+    """Name the generations that go and whose files must not be published again: the newest, no more than are looked at."""
+    bad = (one.name for one in key.generations if one.state in ("quarantined", "condemned"))
+    return [(key.scope, key.key, name) for name in bad if (key.scope, key.key, name) in gone][:UNFIT]
 
 
 def _out_of_use(seen: _Seen, packs: dict[str, Kept], gone: Collection[tuple[str, str, str]] = ()) -> dict[str, Kept]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sidecar.caches.file_table import StoredFile
 from sidecar.caches.fingerprint import KeyScope
-from sidecar.caches.manifest import Manifest, sequence_of
+from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
@@ -141,8 +141,7 @@ def find(store: Store, wanted: str, *, removed: bool = False) -> tuple[KeyScope,
 
 def _removed(store: Store, scope: KeyScope, key: str) -> list[str]:
     there = store.generations(scope, key)
-    names = (name.removesuffix(".json") for name in store.notes(scope, key, ("unfit",)))
-    return sorted((name for name in names if sequence_of(name) and name not in there), reverse=True)
+    return [name for name in store.unfit_names(scope, key) if name not in there]
 
 
 def built_on(store: Store, scope: KeyScope, key: str, name: str) -> list[str]:

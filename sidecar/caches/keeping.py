@@ -8,9 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
-from sidecar.caches.live_cache import read_marker
+from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.messages import RestoreRequest
 from sidecar.caches.ownership import Ownership
 from sidecar.caches.records import is_condemned
@@ -26,20 +25,18 @@ def without_unfit(request: RestoreRequest, owned: Ownership, sleep: Callable[[fl
 
     A store that is away, hangs or can't be read changes nothing. Never raises OSError.
     """
-    marker = read_marker(request.live_cache) if owned.own and request.store else None
-    came_with = {scope: name for scope, name in marker.generations.items() if scope in owned.own} if marker else {}
-    gone: set[str] = set()
+    gone: set[KeyScope] = set()
 
     def look() -> None:
         with suppress(WarmupError, OSError):
             store = open_store(request.store, "read-only", sleep)
-            for scope in owned.own & came_with.keys():
-                key, name = owned.known.key(scope), came_with[scope]
+            for scope in owned.own & owned.generations.keys():
+                key, name = owned.known.key(scope), owned.generations[scope]
                 if name in store.quarantined(scope, key) or is_condemned(name, store.boot_ends(scope, key)):
                     gone.add(scope)
 
-    if came_with:
+    if owned.generations and request.store:
         looking = threading.Thread(target=look, name="kept-files", daemon=True)
         looking.start()
         looking.join(LOOK_S)
-    return replace(owned, own=owned.own - gone)
+    return owned.without(gone)

@@ -55,15 +55,15 @@ class Landing:
         self._store = store
         self._clock = clock
         self._known: dict[str, Pack] = {}
-        self._early: dict[str, Pack] = {}
-        self._unwanted: frozenset[str] = frozenset()
+        self._early: set[Pack] = set()
+        self._unwanted: frozenset[Pack] = frozenset()
         self._cache = cache
         self._spool = spool
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="part")
         self._room = threading.Semaphore(AHEAD)
         self._stop = threading.Event()
-        self._open: dict[str, int] = {}
+        self._open: dict[Pack, int] = {}
         self._uses: Counter[str] = Counter()
         self._counting: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -74,25 +74,24 @@ class Landing:
     def ahead(self, packs: Iterable[Pack]) -> None:
         """Begin to bring some packs that will likely be asked for. Who listed them need not be believed yet.
 
-        What is not asked for in the end goes again. Raises OSError and RuntimeError.
+        What is not asked for in the end, or with another size, goes again. Raises OSError and RuntimeError.
         """
         begun = []
-        room = EARLY_BYTES - sum(pack.bytes for pack in self._early.values())
+        room = EARLY_BYTES - sum(pack.bytes for pack in self._early)
         for pack in packs:
-            if len(self._early) < EARLY and pack.bytes <= room and pack.digest not in self._early:
-                self._early[pack.digest] = pack
+            if len(self._early) < EARLY and pack.bytes <= room and pack not in self._early:
+                self._early.add(pack)
                 room -= pack.bytes
                 begun.append(pack)
         try:
             self._begin(begun)
         except (OSError, RuntimeError):
-            for pack in begun:
-                del self._early[pack.digest]
+            self._early.difference_update(begun)
             raise
 
     def is_early(self, digest: str) -> bool:
-        """Say whether a pack was begun by `ahead`."""
-        return digest in self._early
+        """Say whether a pack that may be asked for was begun by `ahead`."""
+        return self._known.get(digest) in self._early
 
     def expect(self, packs: Iterable[Pack]) -> None:
         """Say which packs may be asked for."""
@@ -103,12 +102,13 @@ class Landing:
         wanted = list(order)
         self._uses.update(wanted)
         self._counting = frozenset(self._uses)
+        packs = [self._known[digest] for digest in dict.fromkeys(wanted)]
         with self._lock:
-            self._unwanted = frozenset(self._early.keys() - self._uses.keys())
-            settled = [digest for digest in self._unwanted if digest in self._open]
-        for digest in settled:
-            self._drop(digest)
-        self._begin([self._known[digest] for digest in dict.fromkeys(wanted) if digest not in self._early])
+            self._unwanted = frozenset(self._early.difference(packs))
+            settled = [pack for pack in self._unwanted if pack in self._open]
+        for pack in settled:
+            self._drop(pack)
+        self._begin([pack for pack in packs if pack not in self._early])
 
     def _begin(self, packs: Sequence[Pack]) -> None:
         if not packs:
@@ -130,7 +130,7 @@ class Landing:
 
     def open_pack(self, digest: str) -> PackStream:
         """Open a pack as soon as it is here. Raises StoreDamaged or StoreUnavailable when it can't be had."""
-        place = self._spool / digest
+        place = self._place(self._known[digest])
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return StoreStream(io.FileIO(place), str(self._spool))
@@ -147,18 +147,18 @@ class Landing:
         with self._lock:
             first, self._counting = digest in self._counting, self._counting - {digest}
         if self._uses[digest] <= 0:
-            self._shut(digest)
+            self._shut(self._known[digest])
         if first:
             self._room.release()
 
-    def _drop(self, digest: str) -> None:
+    def _drop(self, pack: Pack) -> None:
         """Let go of a pack that nobody will ask for."""
-        self._shut(digest)
+        self._shut(pack)
         self._room.release()
 
-    def _shut(self, digest: str) -> None:
+    def _shut(self, pack: Pack) -> None:
         with self._lock:
-            descriptor = self._open.pop(digest, None)
+            descriptor = self._open.pop(pack, None)
         if descriptor is not None and descriptor != FAILED:
             os.close(descriptor)
 
@@ -177,8 +177,8 @@ class Landing:
         self._pool.shutdown(cancel_futures=True)
         for thread in self._threads:
             thread.join()
-        for digest in list(self._open):
-            self._shut(digest)
+        for pack in list(self._open):
+            self._shut(pack)
         shutil.rmtree(self._spool, ignore_errors=True)
 
     def _run(self, waiting: Iterator[Pack]) -> None:
@@ -200,17 +200,21 @@ class Landing:
     def _settled(self, pack: Pack, descriptor: int) -> None:
         """Give out a pack that has landed, or take note that it never will; where nobody wants it any more, let go of it."""
         with self._lock:
-            self._open[pack.digest] = descriptor
-            unwanted = pack.digest in self._unwanted
+            self._open[pack] = descriptor
+            unwanted = pack in self._unwanted
         if unwanted:
-            self._drop(pack.digest)
+            self._drop(pack)
         if unwanted or descriptor == FAILED:
             return
         # Through the descriptor: whoever removes the file meanwhile, as another pod may, takes nothing from us.
-        os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", self._spool / pack.digest)
+        os.symlink(f"/proc/{os.getpid()}/fd/{descriptor}", self._place(pack))
+
+    def _place(self, pack: Pack) -> Path:
+        # Another manifest may say something else of the same archive, and of that only so much was brought.
+        return self._spool / f"{pack.digest}-{pack.bytes}-{pack.unpacked}"
 
     def _gone(self, pack: Pack, why: str) -> None:
-        place = self._spool / f"{pack.digest}.gone"
+        place = self._place(pack).with_suffix(".gone")
         with contextlib.suppress(OSError):
             place.with_suffix(".new").write_text(why, "utf-8")
             place.with_suffix(".new").rename(place)

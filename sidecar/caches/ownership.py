@@ -6,8 +6,8 @@ Cheap enough for the daemon's event loop: a digest, one small file and a few dir
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.caches.families import Family, Ranks, is_left_out, left_out_by_ranks, stored_families
@@ -24,14 +24,20 @@ SCOPES: tuple[KeyScope, ...] = ("exact", "toolchain")
 class Ownership:
     """The keys of the engine that is about to start, and the scopes whose live files were written under them.
 
-    `unfit` are families of these scopes that are not kept all the same.
+    `generations`: what these files came with, by scope. `unfit` are families of these scopes that are not kept all the same.
     """
 
     known: Fingerprint
     own: frozenset[KeyScope]
     marked: bool
     live_cache: str
+    generations: Mapping[str, str] = field(default_factory=dict)
     unfit: frozenset[str] = frozenset()
+
+    def without(self, scopes: Collection[KeyScope]) -> Ownership:
+        """Give up the files of some scopes: they are cleared or replaced."""
+        kept = {scope: name for scope, name in self.generations.items() if scope not in scopes}
+        return replace(self, own=self.own - frozenset(scopes), generations=kept)
 
     def to_clear(self, committed: Collection[str], claimed: bool) -> tuple[str, ...]:
         """List the live directories whose files belong to another key or are unfit, less those about to be replaced.
@@ -72,6 +78,7 @@ def ownership(request: RestoreRequest) -> Ownership:
         own=frozenset(own),
         marked=marker is not None,
         live_cache=request.live_cache,
+        generations={scope: name for scope, name in marker.generations.items() if scope in own} if marker else {},
         unfit=frozenset(unfit),
     )
 

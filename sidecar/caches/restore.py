@@ -23,7 +23,7 @@ from sidecar.caches.families import BY_NAME, Family, is_kernel, left_out, left_o
 from sidecar.caches.file_table import FileTable, StoredFile
 from sidecar.caches.fingerprint import KeyScope, cuda_majors
 from sidecar.caches.keeping import without_unfit
-from sidecar.caches.live_cache import STAGING_NAME, disk_trouble, read_marker, remove_marker
+from sidecar.caches.live_cache import STAGING_NAME, disk_trouble, remove_marker
 from sidecar.caches.manifest import Manifest, OnPacks, Pack
 from sidecar.caches.messages import (
     CommitEntry,
@@ -184,7 +184,6 @@ class _Restore:
         )
 
     def _kept(self) -> RestoreResult:
-        marker = read_marker(self._request.live_cache)
         sweep(self._request.live_cache)
         clear = self._owned.to_clear((), claimed=False)
         but = ", ".join(sorted(map(os.path.basename, clear)))
@@ -194,7 +193,7 @@ class _Restore:
             sentence=f"{kept} but for {but}, which might make its ranks wait for each other."
             if clear
             else f"{kept} as it is.",
-            generations=dict(marker.generations) if marker else {},
+            generations=dict(self._owned.generations),
             clear=clear,
         )
 
@@ -331,11 +330,12 @@ class _Restore:
         outcome = self._outcome(set(rejected) - HARMLESS_REASONS)
         counts = self._counts()
         said = sentence_for(outcome, staged.chosen, counts, rejected, near, self._no_room)
+        came: dict[str, str] = {scope: manifest.name for scope, manifest in staged.chosen.items() if self._has(scope)}
         return RestoreResult(
             outcome=outcome,
             sentence=f"{said} {self._bringing.sentence}".rstrip(),
             sources=self._bringing.sources,
-            generations={scope: manifest.name for scope, manifest in staged.chosen.items() if self._has(scope)},
+            generations={**self._owned.generations, **came},
             files=sum(map(len, staged.files.values())),
             bytes=sum(count.bytes for count in counts.values()),
             rejected=rejected,

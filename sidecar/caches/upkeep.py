@@ -17,7 +17,7 @@ from sidecar.caches.file_table import FileTable
 from sidecar.caches.fingerprint import BOTH, KeyScope
 from sidecar.caches.manifest import HEAD_END, HEAD_LIMIT, Pack
 from sidecar.caches.records import VERSION, Records
-from sidecar.errors import FileUnreadable, FormatFromTheFuture, StoreDamaged, StoreUnavailable
+from sidecar.errors import FileUnreadable, FormatFromTheFuture, StoreDamaged, StoreFull, StoreUnavailable
 from sidecar.files import is_temporary
 
 if TYPE_CHECKING:
@@ -129,7 +129,10 @@ class Upkeep(Records):
             self._checkpoint("generation removed")
 
     def keep_unfit(self, scope: KeyScope, key: str, name: str) -> None:
-        """Keep the list of a generation's files beyond its end: pods that still run on them must not publish them again."""
+        """Keep the list of a generation's files beyond its end: pods that still run on them must not publish them again.
+
+        Nothing is kept where there is no room for it: the generation must be able to go all the same.
+        """
         manifest, kept = self._generation(scope, key, name), self._key(scope, key) / "unfit" / f"{name}.json"
 
         def listed() -> Iterator[bytes]:
@@ -137,19 +140,32 @@ class Upkeep(Records):
                 while data := stream.read(CHUNK):
                     yield data
 
-        with self._writing("keep a list of files"), contextlib.suppress(FileNotFoundError, FileExistsError, FileUnreadable):
+        passing = contextlib.suppress(FileNotFoundError, FileExistsError, FileUnreadable)
+        with contextlib.suppress(StoreFull), self._writing("keep a list of files"), passing:
             size = self._size(manifest)
             if size is not None and size <= UNFIT_LIMIT:
+                if self._size(kept) not in (None, size):
+                    # Half of one, of a run that was killed where names come before their content.
+                    self._remove(kept)
                 self._create(kept, listed)
                 self._checkpoint("unfit")
+
+    def unfit_names(self, scope: KeyScope, key: str) -> list[str]:
+        """Name the generations of which a list of files is kept because they must not be used, newest first."""
+        names = (name.removesuffix(".json") for name in self._names(self._key(scope, key) / "unfit"))
+        named = manifests.generation_name
+        return sorted((each for each in names if each == named(scope, key, manifests.sequence_of(each))), reverse=True)
 
     def unfit(self, scope: KeyScope, key: str, most: int) -> Iterator[FileTable]:
         """Give files, ordered, of generations that must not be used and are gone, newest first; damaged lists are passed over."""
         folder = self._key(scope, key) / "unfit"
-        for name in sorted(self._names(folder), reverse=True)[:most]:
-            with contextlib.suppress(StoreDamaged, FileNotFoundError, FileUnreadable), self._reported("read a list of files"):
-                with self._opened(folder / name, UNFIT_LIMIT) as stream:
-                    found = manifests.read(stream).files.in_order()
+        passing = contextlib.suppress(StoreDamaged, FileNotFoundError, FileUnreadable)
+        for name in self.unfit_names(scope, key)[:most]:
+            found = None
+            place = folder / f"{name}.json"
+            with self._reported("read a list of files"), passing, self._opened(place, UNFIT_LIMIT) as stream:
+                found = manifests.read(stream).files.in_order()
+            if found is not None:
                 yield found
 
     def forget_generations(self, scope: KeyScope, key: str, there: Collection[str], numbered_to: int) -> None:
@@ -166,8 +182,8 @@ class Upkeep(Records):
             for name in self._names(folder / "quarantine"):
                 if gone(name.removesuffix(".json")):
                     self._remove(folder / "quarantine" / name)
-            for name in self._names(folder / "unfit")[:-UNFIT]:
-                self._remove(folder / "unfit" / name)
+            for name in self.unfit_names(scope, key)[UNFIT:]:
+                self._remove(folder / "unfit" / f"{name}.json")
             for name in self._names(folder / "claims"):
                 if gone(name):
                     self._remove_folder(folder / "claims" / name)

@@ -20,7 +20,8 @@ ENGINES = (
     *sorted(file.stem for file in (Path(__file__).parents[1] / "engines" / "adapters").glob("[a-z]*.py")),
 )
 
-_SM_FORMS = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)[af]?")
+#: Major and minor version. `12` is no 1.2 and `90.0` no 90.0: a part is missing there, or a float was made of 90.
+_SM_FORMS = re.compile(r"(?:sm_?)?([2-9]|1[0-9])\.?([0-9])[af]?")
 
 
 class EngineSettings(Group):
@@ -46,7 +47,7 @@ class EngineSettings(Group):
     image: str = Field(
         "",
         pattern=r"^(\S+@sha256:[0-9a-f]{64})?$",
-        description="Reference of the engine's image pinned by digest; enters the key of exact caches when set.",
+        description="Reference of the engine's image pinned by digest (`NAME@sha256:…`); enters the key of exact caches when set.",
     )
     sm: str = Field(
         "",
@@ -83,8 +84,10 @@ class EngineSettings(Group):
     @classmethod
     def _as_one_word(cls, value: object) -> object:
         """Take what tools print for an SM version too: `9.0` and `90` (nvidia-smi, CUDA), `sm_90a` (nvcc)."""
-        found = _SM_FORMS.fullmatch(str(value).strip().lower())
-        return f"sm{found[1]}{found[2]}" if found else value
+        word = str(value).strip().lower()
+        if found := _SM_FORMS.fullmatch(word):
+            return f"sm{found[1]}{found[2]}"
+        return word if word == "cpu" else value
 
     @pydantic.field_validator("control_dir")
     @classmethod

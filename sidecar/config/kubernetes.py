@@ -38,10 +38,17 @@ class KubernetesSettings(Group):
         "NVML. Needs the right to get nodes.",
     )
     pod_name: str = Field(
-        "", pattern=_NAME, max_length=253, description="This pod's name; empty: from its token, else its host name."
+        "",
+        pattern=_NAME,
+        max_length=253,
+        description="This pod's name, as Kubernetes has it (small letters, digits, `-` and `.`); empty: from its token, else its "
+        "host name.",
     )
     pod_namespace: str = Field(
-        "", pattern=_NAME, max_length=63, description="This pod's namespace; empty: as the service account says."
+        "",
+        pattern=_NAME,
+        max_length=63,
+        description="This pod's namespace, as Kubernetes has it (small letters, digits and `-`); empty: as the service account says.",
     )
     service_account: Path = Field(
         Path("/var/run/secrets/kubernetes.io/serviceaccount"),

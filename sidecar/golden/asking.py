@@ -19,6 +19,9 @@ from sidecar.golden.report import GoldenProgress, Way
 
 #: Recorded answers are read back so many at a time.
 READ_AT_ONCE = 8
+#: Prompts behind one passage that are sent without others: where so many requests or more all share a prefix, vLLM may read
+#: it in a kernel of its own (use_cascade_attention in v1/attention/backends/flash_attn.py).
+CASCADE = 8
 GONE = ("refused", "reset")
 ASLEEP = "The engine is asleep, so nothing more was sent to it."
 
@@ -81,7 +84,10 @@ class Asker:
         return found
 
     async def behind_a_prefix(self, prompts: Sequence[Prompt], most: int) -> list[Told]:
-        """Ask the prompts of all passages together, once one of each passage has brought it into the cache."""
+        """Ask the prompts of all passages together, once one of each passage has brought it into the cache.
+
+        Those of a passage that has `CASCADE` of them are asked together without others.
+        """
         groups = [
             [prompt for prompt in prompts if prompt.passage == passage]
             for passage in dict.fromkeys(prompt.passage for prompt in prompts if prompt.passage)
@@ -90,11 +96,13 @@ class Asker:
         for group in groups:
             await self._awake()
             await self._fill(group[0], self._passage_salt(group[0]))
-        asks = [(prompt, self._passage_salt(prompt)) for group in groups for prompt in group]
+        few = [prompt for group in groups if len(group) < CASCADE for prompt in group]
         found: list[Told] = []
-        for start in range(0, len(asks), most):
-            await self._awake()
-            found += await self._together(asks[start : start + most], "concurrent")
+        for asked in (few, *(group for group in groups if len(group) >= CASCADE)):
+            for start in range(0, len(asked), most):
+                await self._awake()
+                asks = [(prompt, self._passage_salt(prompt)) for prompt in asked[start : start + most]]
+                found += await self._together(asks, "concurrent")
         return found
 
     async def _fill(self, prompt: Prompt, salt: str) -> None:

@@ -14,7 +14,7 @@ from sidecar.errors import EngineAsleep, EngineError, EngineGone, EngineUnauthor
 from sidecar.golden import identity
 from sidecar.golden.asking import ASLEEP, Asker, Told, batch_size
 from sidecar.golden.files import AnsweredPrompt, GoldenFile, GoldenSet
-from sidecar.golden.judging import Compared, compare, read_back, said_again
+from sidecar.golden.judging import Compared, compare, mean_size, read_back, said_again
 from sidecar.golden.limits import Limits
 from sidecar.golden.prompts import why_not
 from sidecar.golden.report import Cause, GoldenOutcome, GoldenProgress, GoldenResult
@@ -42,7 +42,8 @@ async def check(
     """Ask an engine the recorded prompts and compare; never raises for what the engine does.
 
     A recorded answer is read back unless the engine has just given it token for token, with how likely each token was;
-    `read_all` reads them back all the same.
+    `read_all` reads them back all the same, and the larger of both changes counts: limits that are made of it leave room for
+    either.
 
     `salt` must differ between checks, so that each begins with an empty prefix cache. `deadline_s` covers the whole
     check, in seconds. The engine's metrics are read before each group of requests, so that nothing is sent to an engine
@@ -147,7 +148,7 @@ async def _compared(asker: Asker, file: GoldenFile, limits: Limits, read_all: bo
     asker.total = _total(prompts, size, limits.solo)
     await asker.begin()
     identity.must_be_same_tokenizer(file, asker.sentence_ids)
-    told = await send_all(asker, prompts, size, limits.solo)
+    told = await send_all(asker, prompts, size, limits)
     told, left_out = _read_alike(told)
     asker.notes += left_out
     exact = identity.exact(file.recorded, facts)
@@ -156,19 +157,22 @@ async def _compared(asker: Asker, file: GoldenFile, limits: Limits, read_all: bo
     compared = [
         compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact, loops=loops) for each in told
     ]
-    likely = {} if read_all else said_again(prompts, compared, limits)
-    unread = [each for each in prompts if each.answer.scored and each.name not in likely]
+    likely = said_again(prompts, compared, limits)
+    unread = [each for each in prompts if each.answer.scored and (read_all or each.name not in likely)]
     asker.total += len(unread)
     scored = await asker.read_back(unread)
     texts = {each.name: each.got for each in reversed(compared)}
-    read = [read_back(by_name[name], values, limits, texts.get(name, "")) for name, values in scored.items()]
-    return [*compared, *likely.values(), *read]
+    for name, values in scored.items():
+        read = read_back(by_name[name], values, limits, texts.get(name, ""))
+        likely[name] = replace(read, changes=max(read.changes, likely.get(name, read).changes, key=mean_size))
+    return [*compared, *likely.values()]
 
 
-async def send_all(asker: Asker, prompts: Sequence[AnsweredPrompt], size: int, solo: int) -> list[Told]:
+async def send_all(asker: Asker, prompts: Sequence[AnsweredPrompt], size: int, limits: Limits) -> list[Told]:
     """Send prompts in every way: some alone, those with a passage together behind it, the others in batches of `size`."""
-    found = await asker.alone(spread(prompts, solo))
-    found += await asker.behind_a_prefix(prompts, size)
+    found = await asker.alone(spread(prompts, limits.solo))
+    # Where most have a passage few go into batches, so that `size` would be too small for what many at once do.
+    found += await asker.behind_a_prefix(prompts, batch_size(asker.facts, limits.batch, prompts))
     return found + await asker.in_batches(for_batches(prompts), size)
 
 

@@ -14,7 +14,7 @@ from sidecar.engines.protocol import Completion
 from sidecar.golden.files import Answer, AnsweredPrompt
 from sidecar.golden.limits import Limits
 from sidecar.golden.report import Way
-from sidecar.warmup.degenerate import numbers_wrong, what_is_wrong
+from sidecar.warmup.degenerate import above_certainty, numbers_wrong, what_is_wrong
 
 #: One token's change counts no more than this, so that a single impossible token doesn't make the mean. Nats.
 MOST = 5.0
@@ -174,7 +174,9 @@ def _impossible(recorded: Answer, got: Completion, *, excused: bool) -> str:
         return "no text came"
     if wrong := _not_a_number(got.logprobs or ()):
         return wrong
-    return "" if recorded.odd or excused else what_is_wrong(got)
+    if recorded.odd:
+        return ""
+    return above_certainty(got.logprobs or ()) if excused else what_is_wrong(got)
 
 
 def _not_a_number(logprobs: Sequence[float]) -> str:

@@ -16,8 +16,8 @@ GoldenOutcome = Literal["passed", "failed", "skipped", "engine_gone", "error"]
 #: What kept a check from judging, where the outcome alone doesn't say: whoever shows it knows what to do about each.
 Cause = Literal["", "asleep", "recording", "time", "key", "engine"]
 #: How prompts are sent: one at a time, together behind one prefix that is cached already, or as many at once as a
-#: CUDA graph is captured for. `likelihood` is no way of sending: the recorded answer is read back and its probability
-#: compared.
+#: CUDA graph is captured for. `likelihood` is no way of sending: the probability of the recorded answer is compared, as the
+#: engine gave it when it said the same token for token, or when the answer was read back.
 Way = Literal["solo", "concurrent", "batch", "likelihood"]
 
 

@@ -25,7 +25,7 @@ WHERE = {
     "solo": "sent alone",
     "concurrent": "sent together behind a cached prefix",
     "batch": "sent in a batch",
-    "likelihood": "read back",
+    "likelihood": "compared by likelihood",
 }
 #: What is worth a look when only one way of sending went wrong.
 SUSPECTS = {
@@ -88,10 +88,10 @@ def _begins(each: Compared, limits: Limits) -> bool:
 
 def _statistics(compared: Sequence[Compared], limits: Limits) -> tuple[dict[str, float | int | None], dict[str, float]]:
     read = [each for each in compared if each.way == "likelihood" and each.changes]
-    changes = [change for each in read for change in each.changes]
-    if not read:
-        # Nothing could be read back: what was generated tells, as far as it is the recorded text.
-        changes = [change for each in compared for change in each.changes]
+    names = {each.name for each in read}
+    # Where an answer could not be read back, what was generated tells, as far as it is the recorded text.
+    told = [each for each in compared if each.way == "likelihood" or each.name not in names]
+    changes = [change for each in told for change in each.changes]
     drifts: dict[str, float] = {}
     statistics: dict[str, float | int | None] = {
         "tokens": len(changes),

@@ -183,8 +183,7 @@ def _child_exited(s: Snapshot, event: e.ChildExited, policy: Policy) -> Result:
 def _restore_ended(s: Snapshot, event: e.RestoreEnded, policy: Policy) -> Result:
     if event.work != s.work:
         return s, ()
-    known = s.generation if event.outcome == "kept" and not event.generation else event.generation
-    deaths = s.deaths if known == s.generation else 0
+    deaths = s.deaths if event.generation == s.generation else 0
     number = min(event.fallback, len(s.fallbacks))
     if not number and event.outcome in ("late", "failed"):
         s = output.miss_fallback(s)
@@ -192,7 +191,7 @@ def _restore_ended(s: Snapshot, event: e.RestoreEnded, policy: Policy) -> Result
         s,
         phase=Phase.AWAITING_ENGINE,
         restore=event.outcome,
-        generation=known,
+        generation=event.generation,
         deaths=deaths,
         cold_next=False,
         fallback=number,

@@ -64,11 +64,16 @@ def numbers_wrong(logprobs: Sequence[float]) -> str:
     """Say what can't be right about the log-probabilities of an answer; empty when nothing is."""
     if any(math.isnan(each) for each in logprobs):
         return "a log-probability is not a number"
-    if any(each > 1e-3 for each in logprobs):
-        return "a log-probability is above 0"
+    if wrong := above_certainty(logprobs):
+        return wrong
     if len(logprobs) >= FEWEST_TOKENS and len(set(logprobs)) == 1:
         return f"all {len(logprobs)} log-probabilities are {logprobs[0]:g}"
     return ""
+
+
+def above_certainty(logprobs: Sequence[float]) -> str:
+    """Say so when a log-probability is above 0, which none can be; empty otherwise."""
+    return "a log-probability is above 0" if any(each > 1e-3 for each in logprobs) else ""
 
 
 def _tokens_wrong(ids: Sequence[int]) -> str:

@@ -113,7 +113,7 @@ class _Look:
 
     def _is_quiet(self, block: Block) -> bool:
         """Say whether no folder of a block changed or came, which nearly always is so, without a look at its files."""
-        if self._thorough or (self._gone is not None and block.first.startswith(self._gone)):
+        if self._thorough or self._is_gone(block.first):
             return False
         notes = block.notes()
         if self._new and self._new[-1] < notes[-1][0]:
@@ -132,7 +132,8 @@ class _Look:
     def _again(self, known: Row) -> Row | None:
         """Look at a folder that is known: the same row when nothing changed, None when it is gone."""
         prefix = known.prefix
-        mtime_ns = None if self._gone is not None and prefix.startswith(self._gone) else self._mtime_ns(prefix)
+        gone = self._is_gone(prefix)
+        mtime_ns = None if gone else self._mtime_ns(prefix)
         listed_ns, _, restless = known.note
         row: Row | None = known
         if mtime_ns is None:
@@ -140,9 +141,13 @@ class _Look:
         elif self._thorough or restless or listed_ns != mtime_ns:
             row = self._listed(prefix, mtime_ns, known)
         if row is None:
-            self._gone = prefix
+            # Of a folder with all below it the first tells: through a link in its place, its folders seem to be there.
+            self._gone = self._gone if gone else prefix
             self.before.update(known.folder.items(prefix))
         return row
+
+    def _is_gone(self, prefix: str) -> bool:
+        return self._gone is not None and prefix.startswith(self._gone)
 
     def _listed(self, prefix: str, mtime_ns: int, known: Row | None) -> Row | None:
         found = listed(f"{self._root}/{prefix}" if prefix else self._root)

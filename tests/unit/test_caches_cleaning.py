@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from sidecar.caches import upkeep
+from sidecar.caches import cleaning, upkeep
 from sidecar.caches.claims import Claims
 from sidecar.caches.cleaning import Cleaned, clean
 from sidecar.caches.client import CacheClient, CleanRequest
@@ -19,8 +21,9 @@ from sidecar.caches.manifest import Pack
 from sidecar.caches.messages import Limits
 from sidecar.caches.store import DirectoryStore
 from sidecar.caches.trust import KeyFiles, trust
-from sidecar.caches.upkeep import RECORDS_KEPT
+from sidecar.caches.upkeep import RECORDS_KEPT, UNFIT
 from sidecar.errors import NotSo
+from sidecar.files import Content
 from tests.fakes import live_cache as fake
 from tests.fakes.keys import pair
 from tests.fakes.stored import SCOPE, Stored
@@ -121,6 +124,80 @@ def test_lists_of_files_that_must_not_be_published_are_kept_of_the_newest_genera
     cleaned(stored, count=1)
     assert stored.publish("d").outcome == "nothing_new"
     assert stored.publish("a").outcome == "published"
+
+
+class Full(DirectoryStore):
+    """A store that has room for records, and none for a list of files."""
+
+    def _create(self, path: Path, data: Content) -> None:
+        if path.parent.name == "unfit":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super()._create(path, data)
+
+
+def test_a_quarantined_generation_goes_from_a_store_that_has_no_room_for_the_list_of_its_files(stored: Stored) -> None:
+    stored.store = Full(stored.place, "read-write", lambda _s: None)
+    _gone_in_quarantine(stored)
+
+
+def test_cleaning_writes_no_more_lists_of_files_than_are_looked_at(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "UNFIT", 1)
+    for name in stored.generations():
+        stored.store.quarantine(SCOPE, stored.key, name, {"reason": "wrong output"})
+    newest = stored.generations()[-1]
+    stored.publish("d")
+    written: list[str] = []
+    stored.store = DirectoryStore(stored.place, "read-write", lambda _s: None, written.append)
+    cleaned(stored, count=1)
+    assert (written.count("unfit"), stored.store.unfit_names(SCOPE, stored.key)) == (1, [newest])
+
+
+def test_no_list_of_files_is_written_for_a_key_that_goes_with_all_its_generations(stored: Stored) -> None:
+    stored.store.quarantine(SCOPE, stored.key, stored.generations()[-1], {"reason": "wrong output"})
+    stored.pass_time(9 * GRACE_S)
+    written: list[str] = []
+    stored.store = DirectoryStore(stored.place, "read-write", lambda _s: None, written.append)
+    cleaned(stored, unused_s=1.0, later_s=9 * GRACE_S)
+    assert (written.count("unfit"), stored.generations()) == (0, [])
+
+
+def test_half_a_list_of_files_that_a_killed_run_left_is_written_anew(stored: Stored) -> None:
+    bad = stored.generations()[-1]
+    half = stored.place / f"v1/{SCOPE}/{stored.key}/unfit/{bad}.json"
+    half.parent.mkdir()
+    half.write_bytes(b'{"format":1,')
+    _gone_in_quarantine(stored)
+    assert stored.publish("c").outcome == "nothing_new"
+
+
+def test_names_that_are_no_generations_take_no_lists_place_and_are_left_alone(stored: Stored) -> None:
+    _gone_in_quarantine(stored)
+    folder = stored.place / f"v1/{SCOPE}/{stored.key}/unfit"
+    later = [f"9999999{digit}-{'0' * 16}.json" for digit in range(UNFIT)]
+    foreign = [folder / name for name in ("zz", ".c.json.1.ab.tmp", *later)]
+    for path in foreign:
+        path.write_bytes(b"garbage")
+    cleaned(stored, count=1)
+    assert stored.publish("c").outcome == "nothing_new"
+    assert all(path.exists() for path in foreign)
+
+
+class Vanishing(DirectoryStore):
+    """A store in which another pod removes a list of files between its name and its content."""
+
+    def _opened(self, path: Path, limit: int) -> BinaryIO:
+        if path.parent.name == "unfit":
+            path.unlink()
+        return super()._opened(path, limit)
+
+
+def test_a_list_of_files_that_another_pod_just_removed_stops_no_publish(stored: Stored) -> None:
+    _gone_in_quarantine(stored)
+    store = Vanishing(stored.place, "read-write", lambda _s: None)
+    assert store.unfit_names(SCOPE, stored.key)
+    assert list(store.unfit(SCOPE, stored.key, UNFIT)) == []
 
 
 def test_what_a_restore_reads_is_there_to_its_end(stored: Stored) -> None:

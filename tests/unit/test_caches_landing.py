@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +75,13 @@ def test_what_was_brought_early_and_is_not_asked_for_makes_room_again(landed: La
     before, packs = len(os.listdir("/proc/self/fd")), [landed.add(number) for number in range(EARLY + AHEAD)]
     missing = Pack(digest="a" * 64, bytes=10, unpacked=1)
     landed.landing.ahead([missing, *packs[: EARLY - 1]])
+    landed.landing.expect([missing, *packs])
     if here:
         with pytest.raises(StoreDamaged):
             landed.landing.open_pack(missing.digest)
         for pack in packs[: EARLY - 1]:
             landed.landing.open_pack(pack.digest).close()
     wanted = packs[EARLY:]
-    landed.landing.expect(wanted)
     landed.landing.start(pack.digest for pack in wanted)
     # All that there is room for at a time, none of which is let go of: one would wait for ever if anything were kept.
     with ended_after(20, landed.landing):
@@ -93,8 +95,8 @@ def test_what_was_brought_early_and_is_not_asked_for_makes_room_again(landed: La
 def test_what_was_brought_early_is_not_brought_again(landed: Landed) -> None:
     packs = [landed.add(number) for number in range(AHEAD)]
     landed.landing.ahead(packs)
-    assert [landed.landing.is_early(pack.digest) for pack in packs] == [True] * EARLY + [False] * (AHEAD - EARLY)
     landed.landing.expect(packs)
+    assert [landed.landing.is_early(pack.digest) for pack in packs] == [True] * EARLY + [False] * (AHEAD - EARLY)
     landed.landing.start(pack.digest for pack in packs)
     assert all(landed.read(pack).startswith(BYTES) for pack in packs)
     assert landed.landing.sources()["volume"].packs == AHEAD
@@ -117,6 +119,7 @@ def test_what_could_not_be_begun_early_is_brought_when_it_is_asked_for(tmp_path:
 def test_no_more_is_brought_early_than_a_bound_whatever_a_manifest_says(landed: Landed) -> None:
     large, small = landed.add(1, EARLY_BYTES + 1), landed.add(2)
     landed.landing.ahead([large, small])
+    landed.landing.expect([large, small])
     assert [landed.landing.is_early(pack.digest) for pack in (large, small)] == [False, True]
 
 
@@ -125,6 +128,23 @@ def test_of_an_archive_that_is_longer_than_its_manifest_says_only_so_much_is_bro
     landed.landing.expect([pack])
     landed.landing.start([pack.digest])
     assert landed.read(pack) == BYTES[:20]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_archive_is_brought_whole_whatever_a_refused_manifest_said_of_its_size(landed: Landed, here: bool) -> None:
+    before, pack = len(os.listdir("/proc/self/fd")), landed.add(1)
+    told_wrong = replace(pack, bytes=5)
+    landed.landing.ahead([told_wrong])
+    landed.landing.expect([told_wrong])
+    if here:
+        landed.landing.open_pack(pack.digest).close()
+    landed.landing.expect([pack])
+    landed.landing.start([pack.digest])
+    assert not landed.landing.is_early(pack.digest)
+    with ended_after(20, landed.landing):
+        assert landed.read(pack) == BYTES + b"1"
+    landed.landing.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 class Dawdling(DirectoryStore):
@@ -152,13 +172,15 @@ def test_a_restore_that_ends_while_parts_are_under_way_ends_without_a_traceback(
     monkeypatch.setattr(landing, "PART", 4)
     store = Dawdling(tmp_path)
     found = Landing(store, None, tmp_path / "spool", lambda: 0.0)
-    found.ahead([Pack(digest="a" * 64, bytes=store.size, unpacked=1)])
+    pack, other = (Pack(digest=digit * 64, bytes=store.size, unpacked=1) for digit in "af")
+    found.ahead([pack])
+    found.expect([pack, other])
     store.asked.wait(20)
     # An exception that nobody takes in a thread is an error of pytest's.
     closing = threading.Thread(target=found.close)
     closing.start()
     with pytest.raises(StoreUnavailable, match="over"):
-        found.open_pack("f" * 64)
+        found.open_pack(other.digest)
     store.release.set()
     closing.join(20)
     assert not (tmp_path / "spool").exists()
@@ -189,6 +211,19 @@ def test_room_is_measured_before_archives_that_are_brought_early_take_some_of_it
         return 0 if any(node.packs.glob("*")) else 1 << 40
 
     assert node.restore(free=free).outcome == "hit"
+
+
+def test_a_manifest_that_is_refused_spoils_no_archive_of_the_one_before_it(node: Node) -> None:
+    for path in list(node.store.glob("v1/*/*/generations/*/manifest.json")):
+        head, _, _ = path.read_bytes().partition(b"\n")
+        said = json.loads(head + b"]}")
+        name = manifests.generation_name(said["scope"], said["key"], 2)
+        said = {**said, "name": name, "packs": [{**pack, "bytes": 8} for pack in said["packs"]]}
+        later = path.parents[1] / name / "manifest.json"
+        later.parent.mkdir()
+        later.write_bytes(json.dumps(said, separators=(",", ":")).encode()[:-2] + b"\ngarbage")
+    result = node.restore()
+    assert (result.outcome, result.rejected, result.damaged) == ("hit", {"manifest": 2}, ())
 
 
 def spoilt(node: Node) -> RestoreResult:

@@ -283,12 +283,14 @@ def test_files_of_a_generation_that_was_quarantined_since_are_not_kept(
     place: Place, condemn: Callable[..., None], scope: KeyScope, stays: str, goes: str, plan: str
 ) -> None:
     store, key, name = _running_on_a_generation(place, scope)
+    other: KeyScope = "toolchain" if scope == "exact" else "exact"
+    kept = place.restore(plan="keep", host_boot="boot-1").generations[other]
     condemn(store, scope, key, name)
     again = place.restore(plan=plan, host_boot="boot-1")
     place.commit(again)
+    assert again.generations == {other: kept}
     assert (place.live / stays).exists()
     assert not (place.live / goes).exists()
-    assert scope not in again.generations
 
 
 def test_a_store_that_is_away_takes_no_files_from_a_container_that_starts_again(place: Place) -> None:

@@ -69,7 +69,9 @@ def test_a_value_that_cannot_be_used_is_named_and_the_default_counts(name: str, 
         ("SM90", "sm90"),
         ("10.3", "sm103"),
         ("120", "sm120"),
+        (" sm_100f ", "sm100"),
         ("cpu", "cpu"),
+        ("CPU", "cpu"),
     ],
 )
 def test_an_sm_version_is_taken_as_tools_print_it(given: str, meant: str) -> None:
@@ -77,8 +79,33 @@ def test_an_sm_version_is_taken_as_tools_print_it(given: str, meant: str) -> Non
     assert (loaded.settings.sm, loaded.problems) == (meant, ())
 
 
+@pytest.mark.parametrize("given", ["8", "10", "12", "0.9", "90.0", "1000", "9.0.1", "9.0, 9.0", "٩٠"])
+def test_a_number_that_is_no_sm_version_is_refused_and_not_guessed_at(given: str) -> None:
+    loaded = load({"WARMUP_SM": given})
+    assert loaded.settings.sm == ""
+    assert "sm90" in str(loaded.problems[0])
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("WARMUP_SM", "hopper"), ("WARMUP_LISTEN", "9797"), ("WARMUP_ENGINE_URL", "h:1")]
+    ("given", "meant"), [("9.0", "sm90"), ("12.0", "sm120"), ("90", "sm90"), ("90.0", ""), ("[9.0]", ""), ("true", "")]
+)
+def test_an_sm_version_that_yaml_made_a_number_of_is_read_or_refused(tmp_path: Path, given: str, meant: str) -> None:
+    file = tmp_path / "warmup.yaml"
+    file.write_text(f"sm: {given}\n")
+    loaded = load({"WARMUP_CONFIG": str(file)})
+    assert (loaded.settings.sm, bool(loaded.problems)) == (meant, not meant)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WARMUP_SM", "hopper"),
+        ("WARMUP_LISTEN", "9797"),
+        ("WARMUP_ENGINE_URL", "h:1"),
+        ("WARMUP_IMAGE", "vllm/vllm-openai:latest"),
+        ("WARMUP_POD_NAME", "My_Pod"),
+        ("WARMUP_GPUS", "0"),
+    ],
 )
 def test_a_value_of_another_form_is_told_in_words_what_is_asked_for(name: str, value: str) -> None:
     said = str(load({name: value}).problems[0])
@@ -86,6 +113,18 @@ def test_a_value_of_another_form_is_told_in_words_what_is_asked_for(name: str, v
     assert wanted is not None
     assert wanted.rstrip(".") in said
     assert "pattern" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "asked"),
+    [
+        ("WARMUP_POD_NAME", "My_Pod", "small letters, digits, `-` and `.`"),
+        ("WARMUP_POD_NAMESPACE", "My_Space", "small letters, digits and `-`"),
+        ("WARMUP_IMAGE", "vllm/vllm-openai:latest", "@sha256:"),
+    ],
+)
+def test_the_form_of_a_name_is_told_where_one_has_another(name: str, value: str, asked: str) -> None:
+    assert asked in str(load({name: value}).problems[0])
 
 
 def test_a_wrong_value_of_a_flag_leaves_the_environments_one_in_place() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
 from sidecar.errors import EngineError, GoldenError
 from sidecar.golden import GoldenProgress, GoldenSet, PromptSet, load, save
-from tests.unit.golden_scene import prompts, scene
+from tests.unit.golden_scene import PASSAGE, Scene, prompts, scene
 
 
 async def test_an_engine_passes_its_own_recording_and_drifts_by_nothing():
@@ -351,6 +351,77 @@ async def test_a_recording_is_read_back_as_a_whole_when_it_is_checked_against_it
     async with scene() as here:
         await here.record(progress=told.append)
     assert sum(each.way == "likelihood" for each in told) == 2 * 12
+
+
+def behind(count: int, passage: str) -> list[dict[str, object]]:
+    """Make so many prompts behind one passage."""
+    return [{"name": f"{passage}{at}", "text": f"Question {at}:", "passage": passage, "max_tokens": 8} for at in range(count)]
+
+
+async def sent_together(here: Scene, golden: GoldenSet) -> list[str]:
+    """Check, and give for each group of requests that were sent together behind passages the passages of its requests."""
+    complete, groups, running = here.engine.complete, list[str](), 0
+
+    async def noted(request: CompletionRequest) -> Completion:
+        nonlocal running
+        _, found, passage = str(request.cache_salt).rpartition("-passage-")
+        if not found or request.max_tokens == 1:
+            return await complete(request)
+        groups.extend([""] if running == 0 else [])
+        groups[-1] += passage
+        running += 1
+        try:
+            return await complete(request)
+        finally:
+            running -= 1
+
+    here.engine.complete = noted  # type: ignore[method-assign]
+    result = await here.check(golden)
+    assert result.outcome == "passed", result.sentence
+    return groups
+
+
+async def test_prompts_that_all_have_one_passage_are_still_sent_many_at_once():
+    async with scene() as here:
+        golden = await here.record(PromptSet.model_validate({"passages": {"a": PASSAGE}, "prompts": behind(12, "a")}))
+        assert await sent_together(here, golden) == ["a" * 12]
+
+
+async def test_prompts_of_a_passage_that_has_many_are_sent_without_those_of_others():
+    texts = {each: f"{each} {PASSAGE}" for each in "abc"}
+    asked = [*behind(9, "a"), *behind(3, "b"), *behind(2, "c")]
+    async with scene() as here:
+        golden = await here.record(PromptSet.model_validate({"passages": texts, "prompts": asked}))
+        assert await sent_together(here, golden) == ["bbbcc", "a" * 9]
+
+
+def unlike_in_a_batch(here: Scene, of: str) -> None:
+    """Let the engine give the tokens of prompts whose names begin so another likelihood in a batch; the tokens stay."""
+    complete = here.engine.complete
+
+    async def asked(request: CompletionRequest) -> Completion:
+        got = await complete(request)
+        if f"-batch-{of}" not in str(request.cache_salt):
+            return got
+        return dataclasses.replace(got, logprobs=tuple(each - 0.7 for each in got.logprobs or ()))
+
+    here.engine.complete = asked  # type: ignore[method-assign]
+
+
+async def test_limits_leave_room_for_a_prompt_whose_likelihood_varies_in_a_batch_by_itself():
+    async with scene() as here:
+        unlike_in_a_batch(here, "p7-")
+        golden = await here.record(prompts(60))
+        result = await here.check(golden)
+    assert result.outcome == "passed", result.sentence
+    assert golden.files[0].limits.worst_prompt > 0.7
+
+
+async def test_an_engine_whose_likelihoods_in_a_batch_are_others_for_all_prompts_is_not_recorded():
+    async with scene() as here:
+        unlike_in_a_batch(here, "")
+        with pytest.raises(GoldenError, match="differs from itself"):
+            await here.record()
 
 
 async def test_a_check_that_is_cancelled_leaves_no_request_behind():

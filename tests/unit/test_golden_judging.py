@@ -265,3 +265,19 @@ def test_differences_are_made_for_the_first_failures_and_the_rest_is_counted():
     assert [bool(each["diff"]) for each in told["failed"]] == [True] * 50 + [False] * 10
     assert told["notes"] == ["Differences are shown for the first 50 of 60 wrong answers."]
     assert GoldenResult("failed", "x", failed=failed[:50]).to_json()["notes"] == []
+
+
+def test_a_log_probability_above_0_fails_where_the_tokens_are_those_recorded():
+    answer = dataclasses.replace(answered(IDS), logprobs=(*(-0.2 for _ in IDS[1:]), 0.01))
+    assert "above 0" in compare(recorded(), "batch", answer, LIMITS).reason
+    assert compare(recorded(odd="it repeats itself"), "batch", answer, LIMITS).reason == ""
+
+
+def test_a_loss_in_answers_that_parted_counts_though_only_the_others_have_a_likelihood():
+    limits = Limits(drift_percent=20)
+    whole = many([0.0] * 10)
+    parted = [dataclasses.replace(each, name=f"q{at}", way="batch", whole=False, tie=True)
+              for at, each in enumerate(many([-0.15] * 10))]  # fmt: skip
+    assert "less likely" in judge([*whole, *parted], limits).why
+    assert judge([*whole, *parted, *(dataclasses.replace(each, name=f"q{at}") for at, each in enumerate(many([0.0] * 10)))],
+                 limits).why == ""  # fmt: skip

@@ -168,6 +168,21 @@ def test_two_deaths_before_ready_on_one_generation_quarantine_it_and_the_next_st
     assert [c.plan for c in commands if isinstance(c, lc.Restore)] == ["fresh", "fresh", "cold"]
 
 
+def test_a_death_on_files_that_came_with_no_generation_is_not_laid_to_the_one_before() -> None:
+    _, commands = _run(
+        Snapshot(Mode.LAUNCHER),
+        lc.Started(),
+        lc.AttemptOpened("a"),
+        lc.RestoreEnded(1, "hit", "g"),
+        lc.AttemptClosed("a", "exit 1.", counts=True),
+        lc.AttemptOpened("b"),
+        lc.RestoreEnded(2, "kept", ""),
+        lc.AttemptClosed("b", "exit 1.", counts=True),
+    )
+    assert [c.generation for c in commands if isinstance(c, lc.RecordBoot)] == ["g"]
+    assert not [c for c in commands if isinstance(c, lc.Quarantine)]
+
+
 def test_deaths_with_another_known_cause_never_quarantine() -> None:
     snapshot = Snapshot(Mode.LAUNCHER)
     snapshot, commands = _run(snapshot, lc.Started())

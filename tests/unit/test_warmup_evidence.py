@@ -210,12 +210,17 @@ def test_a_folder_that_went_takes_its_files_along(live):
 
 
 def test_a_folder_that_became_a_link_takes_its_folders_along(live, tmp_path_factory):
-    _put(live, "triton/AAAA/inner/kernel.cubin")
+    for inner in ("one", "three", "two"):
+        _put(live, f"triton/AAAA/{inner}/kernel.cubin")
     watch = _tree(live)
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "AAAA"
     (live / "triton/AAAA").rename(elsewhere)
     (live / "triton/AAAA").symlink_to(elsewhere)
-    assert watch.look(thorough=False)[0]["triton"].keys() == {"AAAA/kernel.cubin", "AAAA/inner/kernel.cubin"}
+    assert watch.look(thorough=False)[0]["triton"].keys() == {
+        "AAAA/kernel.cubin",
+        *(f"AAAA/{inner}/kernel.cubin" for inner in ("one", "three", "two")),
+    }
+    assert watch.sizes()["triton"]["files"] == len(scan_tree(live / "triton"))
 
 
 _STEPS = st.tuples(
