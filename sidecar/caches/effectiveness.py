@@ -126,6 +126,11 @@ def sentence(effects: Mapping[str, Effect]) -> str:
     return f"Little of what was restored was used: {'; '.join(parts)}."
 
 
+def is_explained(effects: Mapping[str, Effect]) -> bool:
+    """Say whether what was of little use was so because another engine published it, which nobody has to look into."""
+    return all(each.why.startswith(unused.OF_ANOTHER) for each in effects.values() if each.ratio < POOR)
+
+
 def _counts(family: Family, paths: Iterable[str]) -> Callable[[str], bool]:
     """Make the rule of what is counted: kernels, or all files of a family that has none among these."""
     kernels = any(is_kernel(family, path) and not is_left_out(family, path) for path in paths)

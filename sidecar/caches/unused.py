@@ -17,6 +17,8 @@ from sidecar.caches.scan import Changes, Tree
 FACTORS = "cache_key_factors.json"
 FACTORS_LIMIT = 1 << 20
 NAMED = 3
+#: Begins the clause about kernels of another engine: no fault of anybody.
+OF_ANOTHER = "another engine published it"
 # One directory per key of the engine's own: vLLM 0.33 compilation/decorators.py:574 and backends.py:1086.
 _ENGINE_KEY = re.compile(r"(torch_aot_compile/[0-9a-f]+|[0-9a-f]{10})/")
 
@@ -135,7 +137,7 @@ def _entries(family: Family, changes: Changes, read: int | None, near: Sequence[
         return ""
     if near:
         more = f" and {len(near) - 1} more" if len(near) > 1 else ""
-        return f"another engine published it, and this one needs kernels of other sizes or features: {near[0]}{more}"
+        return f"{OF_ANOTHER}, and this one needs kernels of other sizes or features: {near[0]}{more}"
     if read == 0:
         return (
             "the engine read none of it and compiled beside it: the compiler's own key differs (versions, paths, "

@@ -48,7 +48,8 @@ class KubernetesSettings(Group):
         "",
         pattern=_NAME,
         max_length=63,
-        description="This pod's namespace, as Kubernetes has it (small letters, digits and `-`); empty: as the service account says.",
+        description="This pod's namespace, as Kubernetes has it (small letters, digits and `-`); empty: as the service account "
+        "says.",
     )
     service_account: Path = Field(
         Path("/var/run/secrets/kubernetes.io/serviceaccount"),

@@ -251,17 +251,18 @@ class Asker:
 def batch_size(facts: EngineFacts, most: int, prompts: Sequence[AnsweredPrompt] | Sequence[Prompt]) -> int:
     """Give how many prompts to send at once: a batch size that a CUDA graph is captured for, where the engine tells.
 
-    No more than the engine works on at once, than twice the prompts there are, and than its KV cache holds.
+    No more than the engine works on at once, than twice the prompts there are, and than its KV cache holds. Of the larger
+    sizes it is the one that leaves the fewest places in the last batch to be filled.
     """
     room = min(most, facts.max_num_seqs or most, max(2, 2 * len(prompts)))
     longest = max((_tokens(each) for each in prompts), default=1)
     if facts.kv_tokens:
         room = min(room, max(1, facts.kv_tokens // (2 * longest)))
     captured = [size for size in facts.cudagraph_sizes if 1 < size <= room]
-    if captured:
-        return max(captured)
     # What vLLM captures by default: 1, 2, 4, then multiples of 8 (vllm/config/vllm.py).
-    return room // 8 * 8 if room >= 8 else max(1, room)
+    sizes = captured or list(range(8, room + 1, 8)) or [max(1, room)]
+    large = [size for size in sizes if 2 * size > max(sizes)]
+    return min(large, key=lambda size: (-(-len(prompts) // size) * size, -size))
 
 
 def _tokens(prompt: Prompt) -> int:

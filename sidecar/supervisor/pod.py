@@ -244,7 +244,7 @@ class Pod:
         }
         self.metrics.effectiveness({name: effect.ratio for name, effect in effects.items()})
         if said := effectiveness.sentence(effects):
-            self.board.tell(said, "info" if self._near() else "warning")
+            self.board.tell(said, "info" if effectiveness.is_explained(effects) else "warning")
 
     def _near(self) -> tuple[str, ...]:
         """Say in which facts the engine differs from the one whose kernels it got; empty where that is the same."""

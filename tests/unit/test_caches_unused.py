@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.caches.effectiveness import measure, sentence
+from sidecar.caches.effectiveness import is_explained, measure, sentence
 from sidecar.caches.scan import scan_live_cache
 from tests.fakes import live_cache as fake
 
@@ -132,3 +132,16 @@ def test_kernels_of_another_model_are_explained_by_what_differs_from_its_engine(
     said = why(tmp_path, "deep_gemm", laid, near=near)
     assert "argv.--model is /b here and /a there and 1 more" in said
     assert "own key differs" not in said
+
+
+def test_a_fault_is_not_explained_by_another_engine_though_the_kernels_are_that_ones(module: Any, tmp_path: Path) -> None:
+    folder, laid = module
+    fake.deep_gemm_kernel(tmp_path, "theirs")
+    laid = scan_live_cache(tmp_path)
+    fake.deep_gemm_kernel(tmp_path, "ours")
+    fake.deep_gemm_kernel(tmp_path, "ours too")
+    near = ("argv.--model is /b here and /a there",)
+    assert is_explained(measure(tmp_path, laid, ["deep_gemm", "flashinfer"], {}, near))
+    rebuild(folder, "build.ninja", "m.so", "m.cuda.o", ".ninja_log")
+    assert not is_explained(measure(tmp_path, laid, ["deep_gemm", "flashinfer"], {}, near))
+    assert not is_explained(measure(tmp_path, laid, ["deep_gemm"], {}))

@@ -48,7 +48,8 @@ def shift(golden: Path, by: float) -> None:
     """Make every recorded token more likely by so many nats."""
     content = yaml.safe_load(golden.read_text())
     for each in content["prompts"]:
-        each["answer"]["scored"] = " ".join(str(float(value) + by) for value in each["answer"]["scored"].split())
+        for told in ("logprobs", "scored"):
+            each["answer"][told] = " ".join(str(float(value) + by) for value in each["answer"][told].split())
     golden.write_text(yaml.safe_dump(content))
 
 

@@ -355,7 +355,10 @@ async def test_a_recording_is_read_back_as_a_whole_when_it_is_checked_against_it
 
 def behind(count: int, passage: str) -> list[dict[str, object]]:
     """Make so many prompts behind one passage."""
-    return [{"name": f"{passage}{at}", "text": f"Question {at}:", "passage": passage, "max_tokens": 8} for at in range(count)]
+    return [
+        {"name": f"{passage}{at}", "text": f"Question {at}:", "passage": passage, "max_tokens": 8}
+        for at in range(count)
+    ]
 
 
 async def sent_together(here: Scene, golden: GoldenSet) -> list[str]:

@@ -142,6 +142,15 @@ def test_a_batch_is_captured_and_fits_the_engine(facts: dict[str, object], size:
 
 
 @pytest.mark.parametrize(
+    ("count", "size"), [(24, 24), (25, 32), (32, 32), (33, 24), (48, 24), (64, 32), (70, 24), (4, 8)]
+)
+@pytest.mark.parametrize("sizes", [(1, 2, 4, 8, 16, 24, 32, 64), ()])
+def test_a_large_batch_is_chosen_that_leaves_few_places_to_fill(count: int, size: int, sizes: tuple[int, ...]):
+    prompts = starter_prompts().prompts[:count]
+    assert batch_size(EngineFacts("vllm", "1", "m", cudagraph_sizes=sizes), 32, prompts) == size
+
+
+@pytest.mark.parametrize(
     ("engine", "allowed"),
     [
         ({"version": "0.32.0", "kv_cache_dtype": "auto"}, 2.0),

@@ -139,6 +139,9 @@ def test_a_likelihood_is_taken_from_a_batch_only_where_every_answer_was_whole_an
     assert not taken(("batch", whole), ("batch", answered(flipped(3))))
     assert not taken(("batch", whole), ("concurrent", answered(flipped(3))))
     assert not taken(("batch", untold))
+    # A recording without log-probabilities of generated tokens has nothing to compare generated ones with.
+    old = recorded(logprobs=())
+    assert not said_again([old], [compare(old, "batch", whole, LIMITS)], LIMITS)
     assert not said_again([recorded(scored=())], [compare(prompt, "batch", whole, LIMITS)], LIMITS)
 
 
