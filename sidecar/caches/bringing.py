@@ -6,7 +6,7 @@ How they come is in `landing`, what is done with them in `unpacking`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,9 +38,16 @@ class Bringing:
     sentence: str = ""
     _landing: Landing | None = None
     _cache: PackCache | None = None
+    _listed: int = 0
 
-    def ahead(self, store: Store, packs: Iterable[Pack]) -> None:
-        """Begin to bring packs of a generation that is still being read, where that takes time; it may come to nothing."""
+    def ahead(self, store: Store, packs: Sequence[Pack], room: int) -> None:
+        """Begin to bring packs of a generation that is still being read, where that takes time; it may come to nothing.
+
+        Not where all that was listed so far takes more than `room` bytes: some of it will be left out, and may fill the disk.
+        """
+        self._listed += sum(pack.bytes + pack.unpacked for pack in packs)
+        if self._listed > room:
+            return
         # No disk, no thread: what could not be begun here is told when it is asked for.
         with contextlib.suppress(OSError, RuntimeError):
             if (landing := self._brought_by(store)) is not None:

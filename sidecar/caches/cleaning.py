@@ -24,7 +24,7 @@ from sidecar.caches.retention import Generation, Going, Key, Plan, Planner
 from sidecar.caches.standing import standings
 from sidecar.caches.store import Store
 from sidecar.caches.upkeep import UNFIT, Kept
-from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreUnavailable, Untrusted
+from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreFull, StoreUnavailable, Untrusted
 from sidecar.files import in_words
 
 #: Removals under way at a time: each waits for a disk or a server.
@@ -89,7 +89,9 @@ def clean(store: Store, limits: Limits, *, dry: bool, now: Callable[[], float]) 
     then is removed.
     """
     if not dry:
-        store.note_cleaning()
+        # A full store is what has to be cleaned up most: what goes first makes room for the notes that follow.
+        with suppress(StoreFull):
+            store.note_cleaning()
     packs = store.packs()
     seen = _look(store, now(), packs, limits)
     plan = Planner(seen.keys, seen.sizes, limits).plan()

@@ -139,6 +139,11 @@ def find(store: Store, wanted: str, *, removed: bool = False) -> tuple[KeyScope,
     return found[0]
 
 
+def removed(store: Store) -> list[tuple[KeyScope, str, str]]:
+    """Give scope, key and name of generations that are gone and whose files must not be published. Raises StoreUnavailable."""
+    return [(scope, key, name) for scope in SCOPES for key in store.keys(scope) for name in _removed(store, scope, key)]
+
+
 def _removed(store: Store, scope: KeyScope, key: str) -> list[str]:
     there = store.generations(scope, key)
     return [name for name in store.unfit_names(scope, key) if name not in there]

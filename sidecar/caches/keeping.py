@@ -32,11 +32,15 @@ def without_unfit(request: RestoreRequest, owned: Ownership, sleep: Callable[[fl
             store = open_store(request.store, "read-only", sleep)
             for scope in owned.own & owned.generations.keys():
                 key, name = owned.known.key(scope), owned.generations[scope]
-                if name in store.quarantined(scope, key) or is_condemned(name, store.boot_ends(scope, key)):
+                # When a generation is removed, the record of its quarantine goes, and the list of its files stays.
+                unfit = store.quarantined(scope, key).union(store.unfit_names(scope, key))
+                if name in unfit or is_condemned(name, store.boot_ends(scope, key)):
                     gone.add(scope)
 
     if owned.generations and request.store:
         looking = threading.Thread(target=look, name="kept-files", daemon=True)
-        looking.start()
-        looking.join(LOOK_S)
+        # No thread, no look: files are kept as where the store is away.
+        with suppress(RuntimeError):
+            looking.start()
+            looking.join(LOOK_S)
     return owned.without(gone)

@@ -260,6 +260,9 @@ class Landing:
             size = min(parts.size, pack.bytes)
 
             def fill(start: int) -> None:
+                if pack in self._unwanted:
+                    # What is wanted must not wait for the rest of it. It is let go of, and no cache keeps it: its digest is wrong.
+                    return
                 data = memoryview(parts.read(start, min(PART, size - start)))
                 while data and not self._stop.is_set():
                     written = os.pwrite(descriptor, data, start)

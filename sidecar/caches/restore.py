@@ -164,7 +164,7 @@ class _Restore:
             with contextlib.suppress(OSError):
                 # What is brought takes room for a while, and that is not the room that files are fitted into.
                 self._room = self._room or self._measured()
-                self._bringing.ahead(store, packs)
+                self._bringing.ahead(store, packs, self._room.bytes - SPARE_BYTES)
 
         return begin
 

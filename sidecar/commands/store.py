@@ -65,7 +65,7 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
       warmup-sidecar store ls --json
       warmup-sidecar store ls --watch 40
     """
-    from sidecar.caches.inspection import listed
+    from sidecar.caches.inspection import listed, removed
     from sidecar.commands.golden_life import show_remembered
     from sidecar.commands.tables import Grid, make_console, table
 
@@ -83,6 +83,9 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
     for each in found:
         for said in filter(None, (each.detail, _claim(each))):
             click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {said}")
+    for scope, key, name in removed(store):
+        lift = f"`warmup-sidecar store unquarantine {key[:12]}/{name}` lifts that"
+        click.echo(f"{scope} {key[:12]}/{name}: It is gone, and its files are never published again; {lift}.")
     return EXIT_OK
 
 
@@ -335,10 +338,11 @@ def unquarantine(generation: str, descendants: bool, location: str) -> int:
 
     store = opened(location, "read-write")
     scope, key, name = find(store, generation, removed=True)
-    later = built_on(store, scope, key, name)
+    later, there = built_on(store, scope, key, name), store.generations(scope, key)
     released = [each for each in (name, *(later if descendants else ())) if store.release(scope, key, each)]
     for each in released:
-        click.echo(f"Generation {each} of {scope} key {key} may be used again.")
+        so = "may be used again" if each in there else "is gone; what pods still have of it may be published again"
+        click.echo(f"Generation {each} of {scope} key {key} {so}.")
     if name not in released:
         click.echo(f"Generation {name} of {scope} key {key} was neither quarantined nor condemned.")
     known = store.quarantined(scope, key)

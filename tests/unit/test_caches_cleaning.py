@@ -127,17 +127,37 @@ def test_lists_of_files_that_must_not_be_published_are_kept_of_the_newest_genera
 
 
 class Full(DirectoryStore):
-    """A store that has room for records, and none for a list of files."""
+    """A store that has no room until `room` says so, which is when a generation was removed, and none for a list of files."""
+
+    room = True
 
     def _create(self, path: Path, data: Content) -> None:
-        if path.parent.name == "unfit":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._need(self.room and path.parent.name != "unfit")
         super()._create(path, data)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        self._need(self.room)
+        super()._replace(path, data)
+
+    def _remove(self, path: Path) -> bool:
+        self.room = True
+        return super()._remove(path)
+
+    def _need(self, room: bool) -> None:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_quarantined_generation_goes_from_a_store_that_has_no_room_for_the_list_of_its_files(stored: Stored) -> None:
     stored.store = Full(stored.place, "read-write", lambda _s: None)
     _gone_in_quarantine(stored)
+
+
+def test_a_full_store_can_be_cleaned_up(stored: Stored) -> None:
+    stored.store = full = Full(stored.place, "read-write", lambda _s: None)
+    full.room = False
+    assert len(cleaned(stored, count=1).generations) == 2
+    assert len(stored.generations()) == 1
 
 
 def test_cleaning_writes_no_more_lists_of_files_than_are_looked_at(

@@ -19,6 +19,7 @@ from sidecar.caches import manifest as manifests
 from sidecar.caches.landing import AHEAD, EARLY, EARLY_BYTES, Landing
 from sidecar.caches.manifest import Manifest, Pack
 from sidecar.caches.messages import RestoreResult
+from sidecar.caches.restore import SPARE_BYTES
 from sidecar.caches.store import DirectoryStore
 from sidecar.errors import StoreDamaged, StoreUnavailable
 from tests.unit.test_caches_pack_cache import Node
@@ -186,6 +187,37 @@ def test_a_restore_that_ends_while_parts_are_under_way_ends_without_a_traceback(
     assert not (tmp_path / "spool").exists()
 
 
+class Counting(Dawdling):
+    """The same, with an archive of two parts that is at hand, and a count of parts that were asked for of any."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.parts: list[int] = []
+
+    def read(self, start: int, length: int) -> memoryview:
+        self.parts.append(start)
+        return super().read(start, length) if len(self.parts) <= landing.AT_A_TIME else memoryview(bytes(length))
+
+
+def test_what_is_wanted_does_not_wait_for_the_rest_of_what_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landing, "PART", 4)
+    store = Counting(tmp_path)
+    found = Landing(store, None, tmp_path / "spool", lambda: 0.0)
+    unwanted, wanted = (Pack(digest=digit * 64, bytes=size, unpacked=1) for digit, size in (("a", 100), ("b", 8)))
+    found.ahead([unwanted])
+    store.asked.wait(20)
+    found.expect([wanted])
+    found.start([wanted.digest])
+    store.release.set()
+    with ended_after(20, found):
+        found.open_pack(wanted.digest).close()
+    found.done(wanted.digest)
+    found.close()
+    assert len(store.parts) == landing.AT_A_TIME + 2
+
+
 class HeadOnly(io.BytesIO):
     """A manifest of which only the first line has arrived."""
 
@@ -204,6 +236,16 @@ def test_packs_are_known_before_the_list_of_files_is_read() -> None:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
+
+
+@pytest.mark.parametrize(("room", "early"), [(1 << 40, True), (SPARE_BYTES + 1000, False)])
+def test_nothing_is_brought_early_that_the_disk_may_have_no_room_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch, room: int, early: bool
+) -> None:
+    begun: list[Pack] = []
+    monkeypatch.setattr(Landing, "ahead", lambda _self, packs: begun.extend(packs))
+    assert node.restore(free=lambda _path: room).outcome == ("hit" if early else "failed")
+    assert bool(begun) == early
 
 
 def test_room_is_measured_before_archives_that_are_brought_early_take_some_of_it(node: Node) -> None:

@@ -62,6 +62,22 @@ def test_a_broken_pack_is_not_given_out_and_goes(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_who_asks_for_a_pack_by_another_size_removes_none(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path / "packs", 1000, spare=0)
+    digest = kept(cache, b"1" * 100)
+    assert not has(cache, digest, 99)
+    assert has(cache, digest, 100)
+
+
+def test_a_pack_that_was_cut_short_gives_way_to_a_whole_one(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path / "packs", 1000, spare=0)
+    digest = kept(cache, b"1" * 100)
+    os.truncate(tmp_path / f"packs/{digest}.tar.zst", 50)
+    assert not has(cache, digest, 100)
+    kept(cache, b"1" * 100)
+    assert has(cache, digest, 100)
+
+
 def test_what_arrived_with_other_bytes_is_not_kept(tmp_path: Path) -> None:
     cache = PackCache(tmp_path / "packs", 1000, spare=0)
     kept(cache, b"other bytes", "ab" * 32)

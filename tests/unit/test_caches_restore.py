@@ -276,7 +276,12 @@ def _quarantined(store: DirectoryStore, scope: KeyScope, key: str, name: str) ->
     store.quarantine(scope, key, name, {"reason": "wrong output"})
 
 
-@pytest.mark.parametrize("condemn", [_quarantined, _died_twice])
+def _gone_from_quarantine(store: DirectoryStore, scope: KeyScope, key: str, name: str) -> None:
+    store.keep_unfit(scope, key, name)
+    store.remove_generation(scope, key, name)
+
+
+@pytest.mark.parametrize("condemn", [_quarantined, _died_twice, _gone_from_quarantine])
 @pytest.mark.parametrize(("scope", "stays", "goes"), [("exact", "triton", "inductor"), ("toolchain", "inductor", "triton")])
 @pytest.mark.parametrize("plan", ["keep", "fresh"])
 def test_files_of_a_generation_that_was_quarantined_since_are_not_kept(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -99,6 +100,20 @@ def test_a_quarantine_is_taken_back_from_those_that_were_built_on_it_too_when_as
     stored.restore()
     assert stored.kernels() == {"a", "b", "c"}
     assert run("unquarantine", first, "--descendants", *place)[0] == 3
+
+
+def test_ls_names_generations_that_are_gone_and_whose_files_are_held_back_and_how_to_lift_that(stored: Stored) -> None:
+    bad, place = stored.generations()[-1], ("--store", str(stored.place))
+    stored.store.keep_unfit(SCOPE, stored.key, bad)
+    assert "gone" not in run("ls", *place)[1]
+    stored.store.remove_generation(SCOPE, stored.key, bad)
+    said = run("ls", *place)[1]
+    assert "never published again" in said
+    lift = re.search(r"`warmup-sidecar store (unquarantine \S+)`", said)
+    assert lift is not None
+    code, told = run(*lift[1].split(), *place)
+    assert (code, "is gone; what pods still have of it may be published again" in told) == (0, True)
+    assert "gone" not in run("ls", *place)[1]
 
 
 def test_a_generation_between_that_is_gone_or_damaged_hides_no_descendant(stored: Stored) -> None:
