@@ -14,7 +14,7 @@ from sidecar.errors import EngineAsleep, EngineError, EngineGone, EngineUnauthor
 from sidecar.golden import identity
 from sidecar.golden.asking import ASLEEP, Asker, Told, batch_size
 from sidecar.golden.files import AnsweredPrompt, GoldenFile, GoldenSet
-from sidecar.golden.judging import Compared, compare, mean_size, read_back, said_again
+from sidecar.golden.judging import Compared, compare, mean_size, read_back, said_again, to_read
 from sidecar.golden.limits import Limits
 from sidecar.golden.prompts import why_not
 from sidecar.golden.report import Cause, GoldenOutcome, GoldenProgress, GoldenResult
@@ -41,9 +41,9 @@ async def check(
 ) -> GoldenResult:
     """Ask an engine the recorded prompts and compare; never raises for what the engine does.
 
-    A recorded answer is read back unless the engine has just given it token for token, with how likely each token was;
-    `read_all` reads them back all the same, and the larger of both changes counts: limits that are made of it leave room for
-    either.
+    Recorded answers are read back unless the engine has just given them, or nearly all of them, token for token, with how
+    likely each token was. `read_all` reads them back all the same, and the larger of both changes counts: limits that are
+    made of it leave room for either.
 
     `salt` must differ between checks, so that each begins with an empty prefix cache. `deadline_s` covers the whole
     check, in seconds. The engine's metrics are read before each group of requests, so that nothing is sent to an engine
@@ -158,7 +158,7 @@ async def _compared(asker: Asker, file: GoldenFile, limits: Limits, read_all: bo
         compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact, loops=loops) for each in told
     ]
     likely = said_again(prompts, compared, limits)
-    unread = [each for each in prompts if each.answer.scored and (read_all or each.name not in likely)]
+    unread = to_read(prompts, compared, {} if read_all else likely)
     asker.total += len(unread)
     scored = await asker.read_back(unread)
     texts = {each.name: each.got for each in reversed(compared)}

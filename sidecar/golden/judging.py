@@ -20,6 +20,9 @@ from sidecar.warmup.degenerate import above_certainty, numbers_wrong, what_is_wr
 MOST = 5.0
 #: Ways of sending many at once, the one most like live traffic last.
 MANY: tuple[Way, ...] = ("concurrent", "batch")
+#: A share of the prompts that is no loss where it parts at near ties: of 50 damages the mildest made 20 of 46 answers part,
+#: and clean checks one or two (`tests/bench/bench_golden.py`, vLLM on CPU, 2026-11-30).
+FEW = 0.1
 #: Characters that stand for a token where an engine tells no token ids; English has about four a token.
 CHARACTERS = 4
 
@@ -88,6 +91,20 @@ def said_again(prompts: Sequence[AnsweredPrompt], compared: Sequence[Compared], 
         if one is not None and prompt.answer.scored and len(one.changes) == len(prompt.answer.ids):
             found[prompt.name] = _likely(prompt, one.changes, "", limits, one.got)
     return found
+
+
+def to_read(
+    prompts: Sequence[AnsweredPrompt], compared: Sequence[Compared], likely: Mapping[str, Compared]
+) -> list[AnsweredPrompt]:
+    """Choose which recorded answers to read back: those of which it is not known how likely they are (`likely`).
+
+    None where so few parted, all of them at near ties, that the others tell enough of the engine.
+    """
+    scored = [each for each in prompts if each.answer.scored]
+    unknown = [each for each in scored if each.name not in likely]
+    tied = {each.name for each in compared if each.tie} - {each.name for each in compared if not (each.whole or each.tie)}
+    few = len(unknown) <= FEW * len(scored) and tied.issuperset(each.name for each in unknown)
+    return [] if few else unknown
 
 
 def _likely(prompt: AnsweredPrompt, changes: tuple[float, ...], wrong: str, limits: Limits, got: str) -> Compared:

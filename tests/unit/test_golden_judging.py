@@ -22,6 +22,7 @@ from sidecar.golden.judging import (
     percent,
     read_back,
     said_again,
+    to_read,
 )
 from sidecar.golden.limits import Limits
 from sidecar.golden.report import FailedPrompt, GoldenResult, text_diff
@@ -143,6 +144,25 @@ def test_a_likelihood_is_taken_from_a_batch_only_where_every_answer_was_whole_an
     old = recorded(logprobs=())
     assert not said_again([old], [compare(old, "batch", whole, LIMITS)], LIMITS)
     assert not said_again([recorded(scored=())], [compare(prompt, "batch", whole, LIMITS)], LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("parted", "now", "read"), [(0, 0.5, 0), (2, 0.5, 0), (3, 0.5, 3), (1, 3.0, 1)], ids=["none", "few", "more", "no tie"]
+)
+def test_answers_that_parted_are_read_back_unless_so_few_did_and_all_at_near_ties(parted: int, now: float, read: int):
+    asked = [recorded(lead=0.5).model_copy(update={"name": f"p{at}"}) for at in range(20)]
+    got = [answered(flipped(3), now) if at < parted else answered(IDS) for at in range(20)]
+    compared = [compare(one, "batch", what, LIMITS) for one, what in zip(asked, got, strict=True)]
+    likely = said_again(asked, compared, LIMITS)
+    assert len(to_read(asked, compared, likely)) == read
+    assert to_read(asked, compared, {}) == asked
+
+
+def test_answers_whose_likelihood_nobody_told_are_read_back_however_few():
+    asked = [recorded().model_copy(update={"name": f"p{at}"}) for at in range(20)]
+    untold = dataclasses.replace(answered(IDS), logprobs=None)
+    compared = [compare(one, "batch", untold if one.name == "p0" else answered(IDS), LIMITS) for one in asked]
+    assert to_read(asked, compared, said_again(asked, compared, LIMITS)) == asked[:1]
 
 
 def test_a_prompt_whose_generated_tokens_changed_too_much_fails_by_its_likelihood():
