@@ -177,9 +177,10 @@ async def send_all(asker: Asker, prompts: Sequence[AnsweredPrompt], size: int, l
 
 
 def for_batches(prompts: Sequence[AnsweredPrompt]) -> list[AnsweredPrompt]:
-    """Choose what goes into batches: of prompts behind the same passage the first, because a batch reads it anew for each."""
-    first = {each.passage: each.name for each in reversed(prompts) if each.passage}
-    return [each for each in prompts if not each.passage or first[each.passage] == each.name]
+    """Choose what goes into batches: of prompts behind passages the shortest, because a batch reads each passage anew."""
+    behind = [each for each in prompts if each.passage]
+    kept = min(behind, key=lambda each: len(each.answer.prompt_ids), default=None)
+    return [each for each in prompts if not each.passage or each is kept]
 
 
 def spread(prompts: Sequence[AnsweredPrompt], count: int) -> list[AnsweredPrompt]:

@@ -320,7 +320,7 @@ async def test_answers_given_token_for_token_are_not_read_back_and_their_likelih
     assert short.answers == whole.answers - 12
 
 
-async def test_prompts_behind_passages_are_sent_together_and_one_of_each_passage_in_a_batch():
+async def test_prompts_behind_passages_are_sent_together_and_one_of_them_in_a_batch():
     async with scene() as here:
         golden = await here.record()
         here.fake.requests.clear()
@@ -331,7 +331,7 @@ async def test_prompts_behind_passages_are_sent_together_and_one_of_each_passage
     assert len(shared) > len(passages) >= 1
     assert sum("-passage-" in each for each in salts) == len(shared) + len(passages)
     sent = {each.name for each in shared if any(f"-batch-{each.name}-" in salt for salt in salts)}
-    assert len(sent) == len(passages)
+    assert len(sent) == 1
     assert result.statistics["concurrent_prompts"] == len(shared)
 
 
@@ -396,6 +396,19 @@ async def test_prompts_of_a_passage_that_has_many_are_sent_without_those_of_othe
     async with scene() as here:
         golden = await here.record(PromptSet.model_validate({"passages": texts, "prompts": asked}))
         assert await sent_together(here, golden) == ["bbbcc", "a" * 9]
+
+
+async def test_of_prompts_behind_passages_the_shortest_goes_into_a_batch():
+    texts = {"a": f"{PASSAGE} {PASSAGE}", "b": PASSAGE}
+    async with scene() as here:
+        golden = await here.record(
+            PromptSet.model_validate({"passages": texts, "prompts": [*behind(3, "a"), *behind(3, "b")]})
+        )
+        here.fake.requests.clear()
+        await here.check(golden)
+    salts = [str(each["cache_salt"]) for each in here.fake.requests if "-batch-" in str(each.get("cache_salt"))]
+    assert salts
+    assert {salt.partition("-batch-")[2].rpartition("-")[0] for salt in salts} == {"b0"}
 
 
 def unlike_in_a_batch(here: Scene, of: str) -> None:
