@@ -19,7 +19,7 @@ from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.manifest import sequence_of
 from sidecar.caches.messages import Limits
 from sidecar.caches.ownership import SCOPES
-from sidecar.caches.records import CONDEMNING_DEATHS
+from sidecar.caches.records import boot_state
 from sidecar.caches.retention import Generation, Going, Key, Plan, Planner
 from sidecar.caches.standing import standings
 from sidecar.caches.store import Store
@@ -146,8 +146,7 @@ def _key(store: Store, scope: KeyScope, key: str, now: float, seen: _Seen, limit
     quarantined, ends = store.quarantined(scope, key), store.boot_ends(scope, key)
     found = []
     for name in names:
-        ready, died = ends[name, "ready"], ends[name, "died"]
-        state = "proven" if ready else "condemned" if died >= CONDEMNING_DEATHS else "candidate"
+        state = boot_state(name, ends)
         one = _generation(store, (scope, key, name), "quarantined" if name in quarantined else state, now, seen)
         found.append(replace(one, held=name in held))
     made = min((one.age_s for one in found), default=float("inf"))

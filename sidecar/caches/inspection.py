@@ -18,7 +18,7 @@ from sidecar.caches.manifest import Manifest
 from sidecar.caches.messages import FIRST
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.packs import CHUNK, PackReader
-from sidecar.caches.records import CONDEMNING_DEATHS
+from sidecar.caches.records import boot_state
 from sidecar.caches.standing import Standing, Watch, standings
 from sidecar.caches.store import Store
 from sidecar.errors import NotSo, StoreDamaged, Untrusted, UsageError
@@ -110,7 +110,7 @@ def _one(store: Store, scope: KeyScope, key: str, name: str, ends: Mapping[tuple
     if manifest is None:
         reason = "It has no manifest: its publisher died, or is at work."
         return Listed(scope, key, name, "damaged", 0, 0, 0, 0.0, ready, died, reason)
-    state = "proven" if ready else "condemned" if died >= CONDEMNING_DEATHS else "candidate"
+    state = boot_state(name, ends)
     packed = sum(pack.bytes for pack in manifest.packs)
     files = len(manifest.files)
     return Listed(scope, key, name, state, files, manifest.bytes, packed, manifest.created_unix_s, ready, died)

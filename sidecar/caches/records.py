@@ -174,3 +174,8 @@ class Records(Medium):
 def is_condemned(name: str, ends: Mapping[tuple[str, str], int]) -> bool:
     """Say whether engines died on a generation and none became ready; `ends` are `Records.boot_ends`."""
     return not ends.get((name, "ready"), 0) and ends.get((name, "died"), 0) >= CONDEMNING_DEATHS
+
+
+def boot_state(name: str, ends: Mapping[tuple[str, str], int]) -> str:
+    """Say what boots made of a generation: `proven`, `condemned` or `candidate`; `ends` are `Records.boot_ends`."""
+    return "proven" if ends.get((name, "ready")) else "condemned" if is_condemned(name, ends) else "candidate"

@@ -166,17 +166,23 @@ class Dawdling(DirectoryStore):
         return memoryview(bytes(length))
 
 
+def under_way(store: Dawdling, spool: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> Landing:
+    """Begin to bring a pack in small parts; give its landing once as many were asked for as are at a time."""
+    monkeypatch.setattr(landing, "PART", 4)
+    found = Landing(store, None, spool, lambda: 0.0)
+    found.ahead([pack])
+    store.asked.wait(20)
+    return found
+
+
 def test_a_restore_that_ends_while_parts_are_under_way_ends_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More parts than are asked for at a time: the others never will be.
-    monkeypatch.setattr(landing, "PART", 4)
     store = Dawdling(tmp_path)
-    found = Landing(store, None, tmp_path / "spool", lambda: 0.0)
     pack, other = (Pack(digest=digit * 64, bytes=store.size, unpacked=1) for digit in "af")
-    found.ahead([pack])
+    found = under_way(store, tmp_path / "spool", pack, monkeypatch)
     found.expect([pack, other])
-    store.asked.wait(20)
     # An exception that nobody takes in a thread is an error of pytest's.
     closing = threading.Thread(target=found.close)
     closing.start()
@@ -202,12 +208,9 @@ class Counting(Dawdling):
 def test_what_is_wanted_does_not_wait_for_the_rest_of_what_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(landing, "PART", 4)
     store = Counting(tmp_path)
-    found = Landing(store, None, tmp_path / "spool", lambda: 0.0)
     unwanted, wanted = (Pack(digest=digit * 64, bytes=size, unpacked=1) for digit, size in (("a", 100), ("b", 8)))
-    found.ahead([unwanted])
-    store.asked.wait(20)
+    found = under_way(store, tmp_path / "spool", unwanted, monkeypatch)
     found.expect([wanted])
     found.start([wanted.digest])
     store.release.set()

@@ -152,7 +152,8 @@ def _ready(mode: Mode = Mode.LAUNCHER) -> Snapshot:
     return snapshot
 
 
-def test_two_deaths_before_ready_on_one_generation_quarantine_it_and_the_next_start_is_cold() -> None:
+def _dead_twice(outcome: str, generation: str) -> list[lc.Command]:
+    """Let the engine die before it is ready on a generation, and again on what a second restore found; give the commands."""
     _, commands = _run(
         Snapshot(Mode.LAUNCHER),
         lc.Started(),
@@ -160,25 +161,21 @@ def test_two_deaths_before_ready_on_one_generation_quarantine_it_and_the_next_st
         lc.RestoreEnded(1, "hit", "g"),
         lc.AttemptClosed("a", "exit 1.", counts=True),
         lc.AttemptOpened("b"),
-        lc.RestoreEnded(2, "hit", "g"),
+        lc.RestoreEnded(2, outcome, generation),
         lc.AttemptClosed("b", "exit 1.", counts=True),
         lc.AttemptOpened("c"),
     )
+    return commands
+
+
+def test_two_deaths_before_ready_on_one_generation_quarantine_it_and_the_next_start_is_cold() -> None:
+    commands = _dead_twice("hit", "g")
     assert [c.generation for c in commands if isinstance(c, lc.Quarantine)] == ["g"]
     assert [c.plan for c in commands if isinstance(c, lc.Restore)] == ["fresh", "fresh", "cold"]
 
 
 def test_a_death_on_files_that_came_with_no_generation_is_not_laid_to_the_one_before() -> None:
-    _, commands = _run(
-        Snapshot(Mode.LAUNCHER),
-        lc.Started(),
-        lc.AttemptOpened("a"),
-        lc.RestoreEnded(1, "hit", "g"),
-        lc.AttemptClosed("a", "exit 1.", counts=True),
-        lc.AttemptOpened("b"),
-        lc.RestoreEnded(2, "kept", ""),
-        lc.AttemptClosed("b", "exit 1.", counts=True),
-    )
+    commands = _dead_twice("kept", "")
     assert [c.generation for c in commands if isinstance(c, lc.RecordBoot)] == ["g"]
     assert not [c for c in commands if isinstance(c, lc.Quarantine)]
 
