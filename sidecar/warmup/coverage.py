@@ -64,12 +64,20 @@ class Coverage:
     matters: tuple[Matter, ...] = ()
     mix: str = "profile"
 
+    def may_know(self, kernel: str) -> bool:
+        """Say whether an earlier pod compiled a kernel (`family/path`), or may have: of many names not all are kept."""
+        full = self._names_kept()
+        return any(kernel in each.names or len(each.names) >= full for each in self.matters)
+
+    def _names_kept(self) -> int:
+        return max(1, min(NAMES_KEPT, NAMES_IN_ALL // max(1, len(self.matters))))
+
     def to_json(self) -> dict[str, Any]:
         """Give the document; a burst without its defaults, and no digit more than needed.
 
         The more bursts there are, the fewer names of kernels each keeps: it has to stay below what `read_json` takes.
         """
-        most = max(1, min(NAMES_KEPT, NAMES_IN_ALL // max(1, len(self.matters))))
+        most = self._names_kept()
         return {
             "format": FORMAT,
             "plan": self.plan,

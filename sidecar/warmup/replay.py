@@ -6,7 +6,7 @@ What has to follow when it isn't is decided in `runner.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sidecar.warmup.bursts import Burst
 from sidecar.warmup.coverage import Coverage
@@ -20,17 +20,17 @@ BURSTS_A_LOOK = 16
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How a replay went: bursts and requests sent, and the kernels that were compiled again, by name and family."""
+    """How a replay went: bursts and requests sent, the kernels it compiled, and which of them the cache had lost.
+
+    `lost` names those that an earlier pod had compiled, `families` counts them per family. Others are new: which
+    requests share a step is chance, so that a burst may need a kernel that it didn't need before.
+    """
 
     bursts: int = 0
     requests: int = 0
+    compiled: int = 0
     lost: tuple[str, ...] = ()
-    families: Mapping[str, int] | None = None
-
-    @property
-    def compiled(self) -> int:
-        """Count the kernels that the cache had lost."""
-        return sum((self.families or {}).values())
+    families: Mapping[str, int] = field(default_factory=dict)
 
 
 async def replay(journal: Journal, coverage: Coverage) -> Replayed:
@@ -39,7 +39,7 @@ async def replay(journal: Journal, coverage: Coverage) -> Replayed:
     bursts = _fitting(journal, coverage)
     lost: list[str] = []
     families: dict[str, int] = {}
-    sent = requests = 0
+    sent = requests = compiled = 0
     for index, (name, burst) in enumerate(bursts, start=1):
         # Bursts come small before large, so after a death of size each larger one would cost a start of its own.
         if not journal.deadly.is_beyond(burst):
@@ -49,8 +49,10 @@ async def replay(journal: Journal, coverage: Coverage) -> Replayed:
             if attempt.verdict != "unsupported":
                 journal.judge(attempt, name, burst)
         if index % BURSTS_A_LOOK == 0 or index == len(bursts):
-            _enter(await journal.look("the replay"), lost, families)
-    return Replayed(sent, requests, tuple(lost), families)
+            evidence = await journal.look("the replay")
+            compiled += evidence.compiled
+            _enter(evidence, coverage, lost, families)
+    return Replayed(sent, requests, compiled, tuple(lost), families)
 
 
 def _fitting(journal: Journal, coverage: Coverage) -> list[tuple[str, Burst]]:
@@ -77,10 +79,12 @@ def _fitting(journal: Journal, coverage: Coverage) -> list[tuple[str, Burst]]:
     return sorted(found.values(), key=lambda each: each[1].tokens)
 
 
-def _enter(evidence: Evidence, lost: list[str], families: dict[str, int]) -> None:
-    lost.extend(evidence.names)
-    for family, count in evidence.kernels.items():
-        families[family] = families.get(family, 0) + count
+def _enter(evidence: Evidence, coverage: Coverage, lost: list[str], families: dict[str, int]) -> None:
+    """Enter what the cache had lost; a kernel without a name counts as such, for nothing says that it is new."""
+    fresh = {name for name in evidence.names if not coverage.may_know(name)}
+    lost.extend(name for name in evidence.names if name not in fresh)
     unnamed = evidence.compiled - sum(evidence.kernels.values())
-    if unnamed > 0:
-        families["unknown"] = families.get("unknown", 0) + unnamed
+    for family, count in {**evidence.kernels, "unknown": unnamed}.items():
+        gone = count - sum(name.startswith(f"{family}/") for name in fresh)
+        if gone > 0:
+            families[family] = families.get(family, 0) + gone

@@ -152,7 +152,7 @@ class WarmupRunner:
             earlier_draws=self._earlier_draws(),
             replayed=self._replayed.bursts if self._trusted else 0,
             rounds=self._journal.round,
-            lost=len(self._replayed.lost) or self._replayed.compiled,
+            lost=sum(self._replayed.families.values()),
             recorded=self._mix == "recorded",
         )
 
@@ -223,6 +223,6 @@ class WarmupRunner:
             open=self._open() if outcome not in ("disabled", "unwarmed") else (),
             replayed=self._replayed.bursts,
             lost=self._replayed.lost,
-            lost_kernels=dict(self._replayed.families or {}),
+            lost_kernels=dict(self._replayed.families),
             coverage=self._coverage(outcome),
         )

@@ -30,6 +30,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 #: Far beyond what any step takes here, on a machine with other work.
 PATIENCE_S = 30.0
 LOOK_EVERY_S = 0.01
+#: A request in flight asks for so many tokens.
+TOKENS_IN_FLIGHT = 400
 #: A warm-up of a few requests: what these tests are about happens around it.
 PROFILE = """
 description: A few requests.
@@ -235,8 +237,11 @@ class Pod:
 
     @contextlib.contextmanager
     def request_in_flight(self) -> Iterator[None]:
-        """Keep a request running at the engine, as a client would, for as long as the block takes."""
-        body = json.dumps({"prompt": [1], "max_tokens": 1})
+        """Keep a request running at the engine, as a client would, for as long as the block takes.
+
+        Its tokens take the engine longer than a busy machine takes to look for them; at the end it is cut off.
+        """
+        body = json.dumps({"prompt": [1], "max_tokens": TOKENS_IN_FLIGHT, "stream": True})
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(client):
             client.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})

@@ -190,6 +190,28 @@ async def test_what_compiles_on_replay_is_told_as_lost_and_everything_follows():
 
 
 @pytest.mark.looptime
+async def test_a_kernel_that_no_earlier_pod_met_is_not_told_as_lost_but_everything_follows():
+    have: set[object] = set()
+    first, _ = await _warm(have)
+    assert first.coverage is not None
+    known = tuple(each for each in first.coverage.matters if "triton/5" not in each.names)
+    chance = Matter("drawn", single("drawn", Ask(1, 500, 1)), frozenset({"triton/other"}))
+    have.discard(5)
+    second, _ = await _warm(have, replace(first.coverage, matters=(*known, chance)))
+    assert second.outcome == "converged"
+    assert (second.lost, second.lost_kernels, second.kernels) == ((), {}, {"triton": 1})
+    assert second.rounds >= 1
+    assert "lost" not in second.sentence
+
+
+@pytest.mark.parametrize(("kept", "may"), [(3, False), (NAMES_KEPT, True)])
+def test_a_kernel_may_be_known_where_a_burst_has_more_names_than_are_kept(kept: int, may: bool):
+    matter = Matter("drawn", None, frozenset(f"triton/{number}" for number in range(kept)))
+    assert Coverage("p", matters=(matter,)).may_know("triton/1")
+    assert Coverage("p", matters=(matter,)).may_know("triton/none") is may
+
+
+@pytest.mark.looptime
 async def test_a_burst_that_compiled_and_was_then_refused_does_not_fail_the_next_pod():
     have: set[object] = set()
     first, _ = await _warm(have, refused="logprobs")

@@ -67,8 +67,8 @@ async def test_the_second_pod_replays_the_kernels_of_the_first_and_is_warm(tmp_p
     late = sum(second.kernels.values())
     assert second.outcome == "converged", second.sentence
     assert second.replayed == len(first.coverage.matters)
-    # Which requests share a step is chance, more so on a busy machine: one kernel may be needed that the first pod never met.
-    assert late <= 1, second.sentence
+    # Which requests share a step is chance, more so on a busy machine: a kernel may be needed that the first pod never met.
+    assert (second.lost, second.lost_kernels) == ((), {}), second.sentence
     assert (second.rounds == 0 and second.requests < first.requests) or late, second.sentence
 
 
