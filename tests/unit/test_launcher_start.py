@@ -189,7 +189,7 @@ def test_a_broken_control_directory_is_no_obstacle(stage: Stage, tmp_path: Path,
     out, err = output(process)
     assert (out, process.returncode) == (b"on\n", 5)
     assert len(err.strip().splitlines()) == 1
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 def test_the_sigpipe_that_python_ignores_is_not_handed_on(stage: Stage):

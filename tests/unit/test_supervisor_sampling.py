@@ -93,6 +93,6 @@ async def test_two_bad_samples_in_a_row_are_told_to_the_state_machine(tmp_path: 
 
 
 async def test_by_default_no_sample_is_ever_taken(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (pod, fake), asyncio.timeout(5):
+    async with serving(tmp_path) as (pod, fake), asyncio.timeout(30):
         await sampling.watch(pod, lambda _event: None)
         assert fake.counters.texts == 0
