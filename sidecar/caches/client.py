@@ -117,11 +117,11 @@ class CacheClient:
         seconds = self._clock() - started
         if ending.timed_out:
             late = f"Restore was given up after {deadline_s:g} s, the store is slow or hangs; the engine starts cold."
-            return _cold(request, "timed_out", late, seconds)
+            return await asyncio.to_thread(_cold, request, "timed_out", late, seconds)
         try:
             return RestoreResult.from_json(ending.result)
         except ValueError as error:
-            return _cold(request, "failed", _trouble("restore", ending, error), seconds)
+            return await asyncio.to_thread(_cold, request, "failed", _trouble("restore", ending, error), seconds)
 
     async def publish(
         self, request: PublishRequest, deadline_s: float, on_progress: OnProgress = ignore_progress

@@ -10,6 +10,7 @@ import gc
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -46,6 +47,8 @@ STUCK_S = 30.0
 FIRST_LOOK_S = 3.0
 #: Pause between two tries to open a port or directory that is taken or missing.
 AGAIN_S = 2.0
+#: What is told to end is gone within 2 s, whatever its threads wait for; this is left when all else is done.
+LEFT_S = 1.0
 #: Whatever happens to a restore, the engine's container may start this long after its cap.
 STARTUP_GRACE_S = 30.0
 
@@ -60,11 +63,28 @@ def run_daemon(loaded: Loaded, command: tuple[str, ...], *, once: bool = False) 
     os.umask(0o007)
     settings = assembly.settings_for_child(loaded) if command else loaded.settings
     logs.configure(settings.log_format, settings.log_level)
+    daemon, gone = Daemon(settings, loaded, command, once=once), threading.Event()
+
+    async def run() -> int:
+        code = 1
+        try:
+            code = await daemon.run()
+        finally:
+            threading.Thread(target=_end_at_last, args=(code, gone), name="the end", daemon=True).start()
+        return code
+
     try:
-        return asyncio.run(Daemon(settings, loaded, command, once=once).run())
+        return asyncio.run(run())
     finally:
+        gone.set()
         if settings.control_dir != loaded.settings.control_dir:
             shutil.rmtree(settings.control_dir, ignore_errors=True)
+
+
+def _end_at_last(code: int, gone: threading.Event) -> None:
+    """End the process although threads hang on a disk: the interpreter would wait for them, and the kubelet for it."""
+    if not gone.wait(LEFT_S):
+        os._exit(code)
 
 
 class Daemon:

@@ -117,6 +117,7 @@ class AttemptObserver:
         self._told: set[str] = set()
         self._restarts = 0
         self._looking: asyncio.Task[None] | None = None
+        self._marking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -148,8 +149,9 @@ class AttemptObserver:
         if current.started is not None and self._once("started"):
             self._pod.engine_pid = current.started.pid
             addressing.compare(self._pod)
-            restoring.mark(self._pod, current.attempt)
             if self._pod.restored is not None and self._pod.restored_attempt == current.attempt:
+                marking = restoring.mark(self._pod, current.attempt)
+                self._marking = asyncio.create_task(marking, name="mark the live cache")
                 self._looking = asyncio.create_task(self._pod.look_at_what_was_laid(), name="look at what was laid")
             if current.started.by == "launcher":
                 restoring.overtaken(self._pod)

@@ -5,7 +5,6 @@ No activity lives here, and nothing is decided.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sidecar.aside import TREE_S, beside
 from sidecar.caches import effectiveness, families, scan
 from sidecar.caches.client import CacheClient, RestoreResult
 from sidecar.caches.folder_tree import FolderTree
@@ -62,6 +62,7 @@ class Pod:
     with nothing sent to the engine, and `arguments_known` that without a launcher the engine's arguments are facts all the same.
     `fallback_text` is the fallback with which `fallback_attempt` runs, `fallback` its number among the configured ones, and
     `original_facts` are those of the command as it was asked for.
+    `packed` are the packs that this live cache was published in.
     `learnt` is what the engine last said of itself, `disagreements` what is told of its command against WARMUP_ENGINE_URL.
     `on_step` hears of every step, `announce` of what is worth a Kubernetes Event, and `veto` says why nothing may be
     published, or nothing.
@@ -90,6 +91,7 @@ class Pod:
     observation: Observation | None = None
     restored: RestoreResult | None = None
     restored_attempt: str = ""
+    packed: tuple[str, ...] = ()
     learnt: EngineFacts | None = None
     disagreements: tuple[str, ...] = ()
     original_facts: Mapping[str, Any] = field(default_factory=dict)
@@ -224,7 +226,8 @@ class Pod:
         self.laid = None
         if self.live_cache and self.restored and self.restored.families:
             with suppress(OSError):
-                self.laid = await asyncio.to_thread(scan.scan_live_cache, self.live_cache, families.stored_families())
+                known = families.stored_families()
+                self.laid = await beside("what was laid", TREE_S, scan.scan_live_cache, self.live_cache, known)
 
     async def measure_effect(self) -> None:
         """Measure once per start how much of what was restored the engine used, for metrics, status and log."""
@@ -232,9 +235,8 @@ class Pod:
         if laid is None or self.restored is None:
             return
         try:
-            effects = await asyncio.to_thread(
-                effectiveness.measure, self.live_cache, laid, self.restored.families, self.facts, self._near()
-            )
+            given = (self.live_cache, laid, self.restored.families, self.facts, self._near())
+            effects = await beside("effect of the restore", TREE_S, effectiveness.measure, *given)
         except OSError as error:
             self.board.tell(f"What the engine used of the restored caches can't be measured ({error}).", "warning")
             return
@@ -247,7 +249,7 @@ class Pod:
             self.board.tell(said, "info" if effectiveness.is_explained(effects) else "warning")
 
     def _near(self) -> tuple[str, ...]:
-        """Say in which facts the engine differs from the one whose kernels it got; empty where that is the same."""
+        """Say in which facts the engine differs from the nearest known one, where it got another's kernels."""
         return self.restored.differs if self.restored and self.restored.outcome == "partial" else ()
 
     async def show_cache(self, known: Callable[[], Mapping[str, Mapping[str, int]]] | None = None) -> None:
@@ -256,7 +258,7 @@ class Pod:
             self.metrics.live_cache(None)
             return
         try:
-            sizes = await asyncio.to_thread(known or (lambda: _sizes(self.live_cache)))
+            sizes = await beside("sizes of the caches", TREE_S, known or (lambda: _sizes(self.live_cache)))
         except OSError as error:
             self.board.cache = {"path": self.live_cache, "trouble": str(error)}
             self.metrics.live_cache(None)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sidecar.aside import FILE_S, TREE_S, Aside
 from sidecar.caches import families
 from sidecar.caches.held_locks import HeldLocks
 from sidecar.lifecycle import Event, Phase
 from sidecar.supervisor import divergence
 from sidecar.supervisor.pod import Pod
-from sidecar.warmup.tree_watch import TreeWatch
+from sidecar.warmup.tree_watch import Files, TreeWatch
 
 LOOK_S = 5.0
 #: So many seconds lie between two looks at every file, which cost what a scan of the live cache does.
@@ -40,6 +42,8 @@ class ProgressWatch:
         self._post = post
         self._tree = TreeWatch(Path(pod.live_cache or "/nonexistent"), families.stored_families())
         self._locks = HeldLocks()
+        self._looking = Aside[tuple[Mapping[str, Files], Mapping[str, Files]]]("look for new files", TREE_S)
+        self._asking = Aside[dict[str, float]]("held locks", FILE_S)
         self._last: tuple[object, ...] = ()
         self._moved_at = 0.0
         self._thorough_at = float("-inf")
@@ -70,7 +74,7 @@ class ProgressWatch:
         if thorough:
             self._thorough_at = now
         with suppress(OSError):
-            before, after = await asyncio.to_thread(self._tree.look, thorough=thorough)
+            before, after = await self._looking.get(partial(self._tree.look, thorough=thorough))
             return before != after
         return False
 
@@ -78,7 +82,7 @@ class ProgressWatch:
         """Look for compile locks that are held; one that hangs keeps an engine from starting without a word in its log."""
         if not self._pod.live_cache or self._pod.board.phase is Phase.READY:
             return {}
-        return await asyncio.to_thread(self._locks.look, self._pod.live_cache, now)
+        return await self._asking.do(partial(self._locks.look, self._pod.live_cache, now)) or {}
 
     def _reset(self, seen: tuple[object, ...] = (), now: float = 0.0) -> None:
         pod = self._pod

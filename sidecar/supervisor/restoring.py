@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sidecar import lifecycle
+from sidecar.aside import FILE_S, beside
 from sidecar.caches import commit, left_facts, live_cache
 from sidecar.caches.client import Progress, RestoreRequest, RestoreResult
 from sidecar.errors import HandshakeError
@@ -20,6 +22,8 @@ from sidecar.supervisor.pod import Pod
 
 #: The worker is killed at its deadline; this much more is for killing it and for the handshake.
 GRACE_S = 5.0
+#: The start waits so long for the facts that are left for `explain`; they are written in any case.
+WRITE_S = 2.0
 _LATE = "The launcher did not wait any longer and started the engine cold."
 
 
@@ -34,11 +38,14 @@ async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
     pod.keeper.give_back()
     chosen = await fallbacks.choose(pod, command)
     if pod.live_cache:
-        left_facts.leave(pod.live_cache, pod.facts)
+        with suppress(TimeoutError):
+            await beside("facts of this start", WRITE_S, left_facts.leave, pod.live_cache, pod.facts)
     request = _request(pod, command)
     result = await pod.caches.restore(request, pod.settings.restore_timeout_s, lambda progress: _show(pod, progress))
     pod.keeper.keep(request.store, result.claims)
-    if trouble := signed_seen.note(pod.settings.control_dir, result.signed):
+    if result.outcome != "kept":
+        pod.packed = ()
+    if trouble := await asyncio.to_thread(signed_seen.note, pod.settings.control_dir, result.signed):
         pod.board.tell(trouble, "warning")
     if pod.mode is Mode.BESIDE:
         result = await _commit_here(pod, result)
@@ -86,13 +93,14 @@ def take_over(pod: Pod, result: RestoreResult) -> None:
     _note(pod, "before", result, result.outcome)
 
 
-def mark(pod: Pod, attempt: str) -> None:
+async def mark(pod: Pod, attempt: str) -> None:
     """Write down whose files lie in the live cache, now that the launcher has swapped them in.
 
-    Without the marker the next attempt of this pod can't keep its cache, which costs warmth only.
+    Without the marker the next attempt of this pod can't keep its cache, which costs warmth only. A disk that is still
+    busy with what was restored may take seconds for it, so it is written beside the event loop.
     """
     result = pod.restored
-    if not pod.live_cache or result is None or attempt != pod.restored_attempt or not result.exact_key:
+    if not pod.live_cache or result is None or not result.exact_key:
         return
     marker = live_cache.LiveMarker(
         exact_key=result.exact_key,
@@ -102,7 +110,7 @@ def mark(pod: Pod, attempt: str) -> None:
         generations=result.generations,
     )
     try:
-        live_cache.write_marker(pod.live_cache, marker)
+        await beside("live cache's marker", FILE_S, live_cache.write_marker, pod.live_cache, marker)
     except OSError as error:
         pod.board.tell(
             f"The live cache's marker can't be written ({error}); a restart in this pod restores anew.", "warning"

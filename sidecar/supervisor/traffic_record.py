@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from sidecar.aside import FILE_S, beside
 from sidecar.engines.protocol import EngineStats
 from sidecar.errors import EngineError
 from sidecar.supervisor.pod import Pod
@@ -44,7 +46,8 @@ class TrafficRecorder:
             self._before = await self._pod.engine.stats()
         except EngineError:
             return None
-        self._earlier, _ = await asyncio.to_thread(recorded.load, self._path())
+        with suppress(TimeoutError):
+            self._earlier, _ = await beside("recorded traffic", FILE_S, recorded.load, self._path())
         self._known = self._earlier
         self._write_at = FIRST_REQUESTS if self._earlier is None else OTHER_REQUESTS
         return bool(self._before.prompt_lengths and self._before.output_lengths)
@@ -78,7 +81,7 @@ class TrafficRecorder:
             return False
         self._known = found.after(self._earlier)
         try:
-            await asyncio.to_thread(self._known.save, self._path())
+            await beside("recorded traffic", FILE_S, self._known.save, self._path())
         except OSError as error:
             self._pod.board.tell(f"What users send can't be recorded for the next pod ({error}).", "warning")
             return False

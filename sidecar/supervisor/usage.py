@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import psutil
 
+from sidecar.aside import Aside
 from sidecar.caches.client import ReachRequest
 from sidecar.engines import processes
 from sidecar.engines.processes import Usage
-from sidecar.supervisor.aside import Aside
 from sidecar.supervisor.pod import Pod
 
 #: Pause between two readings: a scrape comes every 15 to 60 s, and a reading looks at every process there is.

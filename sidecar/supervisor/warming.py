@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from sidecar import lifecycle
+from sidecar.aside import FILE_S, beside
 from sidecar.caches import families
 from sidecar.config import Settings
 from sidecar.engines.outside import hints_of, launcher_place
@@ -31,6 +34,8 @@ from sidecar.warmup.profiles import Profile, load_profile
 from sidecar.warmup.recorded import RecordedMix
 from sidecar.warmup.results import WarmProgress, WarmResult
 from sidecar.warmup.runner import WarmupRunner
+
+T = TypeVar("T")
 
 #: A hanging request at the very end of the budget may be cancelled a moment late.
 GRACE_S = 60.0
@@ -156,17 +161,27 @@ async def _recorded(pod: Pod) -> RecordedMix | None:
     """Read what users sent to earlier pods, which was restored with the kernels."""
     if not pod.live_cache:
         return None
-    found, trouble = await asyncio.to_thread(recorded.load, recorded.mix_path(Path(pod.live_cache)))
+    path = recorded.mix_path(Path(pod.live_cache))
+    found, trouble = await _loaded(recorded.load, path)
     if trouble:
         pod.board.tell(trouble, "warning")
     return found
+
+
+async def _loaded(load: Callable[[Path], tuple[T | None, str]], path: Path) -> tuple[T | None, str]:
+    """Load what lies in the live cache; from one that does not answer nothing, with a sentence."""
+    try:
+        return await beside("what earlier pods left", FILE_S, load, path)
+    except TimeoutError as error:
+        return None, f"What earlier pods left in {path} is not used: {error.strerror}."
 
 
 async def _coverage(pod: Pod) -> Coverage | None:
     """Read what earlier pods covered, which was restored with the kernels."""
     if not pod.live_cache:
         return None
-    known, trouble = await asyncio.to_thread(coverage.load, coverage.coverage_path(Path(pod.live_cache)))
+    path = coverage.coverage_path(Path(pod.live_cache))
+    known, trouble = await _loaded(coverage.load, path)
     if trouble:
         pod.board.tell(trouble, "warning")
     return known
@@ -177,7 +192,7 @@ async def _keep(pod: Pod, known: Coverage | None, found: Coverage | None) -> Non
     if not pod.live_cache or found is None or (known is not None and replace(found, draws=known.draws) == known):
         return
     try:
-        await asyncio.to_thread(found.save, coverage.coverage_path(Path(pod.live_cache)))
+        await beside("coverage", FILE_S, found.save, coverage.coverage_path(Path(pod.live_cache)))
     except OSError as error:
         pod.board.tell(
             f"What was covered can't be kept for the next pod ({error}); it starts from its profile.", "warning"

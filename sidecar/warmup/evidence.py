@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from sidecar.aside import TREE_S, Aside
 from sidecar.caches.families import Family
 from sidecar.caches.scan import Tree, compare
 from sidecar.warmup.tree_watch import TreeWatch
@@ -100,6 +102,7 @@ class EvidenceWatcher:
     ) -> None:
         self._live_cache = live_cache
         self._tree = TreeWatch(live_cache, tuple(families))
+        self._looking = Aside[tuple[Mapping[str, Tree], Mapping[str, Tree]]]("look for kernels", TREE_S)
         self._jit_lines = jit_lines
         self._wall_clock = wall_clock
         self._lines = 0
@@ -152,9 +155,19 @@ class EvidenceWatcher:
         began = now()
         thorough = thorough or began >= self._thorough_from
         try:
-            found = await asyncio.to_thread(self._tree.look, thorough=thorough)
+            found = await self._looking.get(partial(self._tree.look, thorough=thorough))
+        except TimeoutError as error:
+            # What that look still finds is told to nobody, so the next one that comes to its end begins anew.
+            self._tree = TreeWatch(self._live_cache, self._tree.families)
+            return None, (
+                f"the live cache {self._live_cache} can't be looked at ({error.strerror}); the disk below it hangs or is "
+                "overloaded, so look at the node and at who else writes there"
+            )
         except OSError as error:
-            return None, f"the live cache {self._live_cache} can't be read ({error.strerror or error})"
+            return None, (
+                f"the live cache {self._live_cache} can't be read ({error.strerror or error}); let engine and sidecar mount "
+                "it at the same path, readable for the sidecar's user or group"
+            )
         if thorough:
             self._thorough_from = now() + (now() - began) / THOROUGH_SHARE
         return found, ""

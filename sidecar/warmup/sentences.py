@@ -123,11 +123,7 @@ def exhausted_by_rounds(done: str, open_point: str) -> str:
 
 def blind(done: str, why: str) -> str:
     """Say that nothing is proven, because compiling could not be seen."""
-    return (
-        f"Warm-up can't be proven: {why}. {done}, and latency is flat. Let engine and sidecar mount the live "
-        "cache "
-        "at the same path, readable for the sidecar's user or group."
-    )
+    return f"Warm-up can't be proven: {why}. {done}, and latency is flat."
 
 
 def killers_left_out(done: str, killers: Sequence[str]) -> str:

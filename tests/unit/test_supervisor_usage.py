@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.aside import Aside, beside
 from sidecar.caches.client import CacheClient, ReachRequest
 from sidecar.engines.processes import Usage
 from sidecar.supervisor import usage
-from sidecar.supervisor.aside import Aside
 from sidecar.supervisor.usage import UsageWatch, room
 from tests.unit.test_supervisor_observers import make_pod
 
@@ -42,6 +42,14 @@ async def test_work_aside_gives_its_error_to_whoever_asked() -> None:
 
     with pytest.raises(OSError, match="gone"):
         await Aside[int]("test", deadline_s=20).do(fail)
+
+
+async def test_work_beside_that_is_late_is_an_error_of_the_disk_that_says_how_late() -> None:
+    released = threading.Event()
+    with pytest.raises(OSError, match=r"no answer within 0\.05 s"):
+        await beside("test", 0.05, released.wait, 20)
+    released.set()
+    assert await beside("test", 20, max, 1, 2) == 2
 
 
 async def test_the_loop_turns_while_work_hangs() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.aside import Aside
 from sidecar.caches import folder_blocks
 from sidecar.caches.families import BY_NAME, stored_families
 from sidecar.caches.scan import scan_tree
+from sidecar.warmup import evidence
 from sidecar.warmup.evidence import EvidenceWatcher
 from sidecar.warmup.tree_watch import TreeWatch
 
@@ -129,6 +133,32 @@ async def test_a_cache_that_cannot_be_read_is_said_so_and_nothing_is_lost(live):
     assert "can't be read" in (await watcher.collect()).blind
     (live / "triton").unlink()
     (live / "elsewhere").rename(live / "triton")
+    assert (await watcher.collect()).kernels == {"triton": 1}
+
+
+async def test_a_cache_that_does_not_answer_is_said_so_and_seen_again_when_it_does(live, monkeypatch):
+    monkeypatch.setattr(evidence, "TREE_S", 0.05)
+    watcher, answers = _watcher(live), threading.Event()
+    await watcher.baseline()
+    look = TreeWatch.look
+
+    def hang(self: TreeWatch, *, thorough: bool) -> object:
+        answers.wait(20)
+        return look(self, thorough=thorough)
+
+    monkeypatch.setattr(TreeWatch, "look", hang)
+    _put(live, "triton/BBBB/kernel.cubin")
+    for _ in range(2):
+        found = await watcher.collect()
+        assert not found
+        assert f"the live cache {live} can't be looked at (no answer within 0.05 s)" in found.blind
+    hanging = [each for each in threading.enumerate() if each.name == "look for kernels"]
+    assert len(hanging) == 1
+    answers.set()
+    await asyncio.to_thread(hanging[0].join, 20)
+    monkeypatch.setattr(watcher, "_looking", Aside("look for kernels", 20))
+    assert not (await watcher.collect()).blind
+    _put(live, "triton/CCCC/kernel.cubin")
     assert (await watcher.collect()).kernels == {"triton": 1}
 
 

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+#: A small file, on a disk that still writes down what was restored. Seconds.
+FILE_S = 30.0
+#: A look at each of some 100,000 files of a cache, on a disk whose directories are not in memory. Seconds.
+TREE_S = 60.0
 
 
 class Aside(Generic[T]):
@@ -30,8 +38,15 @@ class Aside(Generic[T]):
 
         Raises OSError when the work does.
         """
-        if self._busy:
+        try:
+            return await self.get(work)
+        except TimeoutError:
             return None
+
+    async def get(self, work: Callable[[], T]) -> T:
+        """Do the work and give its result. Raises TimeoutError, which is an OSError, where `do` gives None."""
+        if self._busy:
+            raise self._late()
         self._busy = True
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         threading.Thread(target=self._work, args=(work, answer), name=self._name, daemon=True).start()
@@ -39,7 +54,10 @@ class Aside(Generic[T]):
             async with asyncio.timeout(self._deadline_s):
                 return await answer
         except TimeoutError:
-            return None
+            raise self._late() from None
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(errno.ETIMEDOUT, f"no answer within {self._deadline_s:g} s")
 
     def _work(self, work: Callable[[], T], answer: asyncio.Future[T]) -> None:
         result: T | None = None
@@ -62,3 +80,8 @@ def _settle(answer: asyncio.Future[Any], result: object, error: Exception | None
         answer.set_exception(error)
     else:
         answer.set_result(result)
+
+
+async def beside(name: str, deadline_s: float, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Do one piece of work in a thread of its own. Raises TimeoutError, which is an OSError, past the deadline in seconds."""
+    return await Aside[T](name, deadline_s).get(partial(work, *given, **named))
