@@ -2,6 +2,8 @@
 
 families      the table of cache families: directory, variables, scope, what to leave out, what is a kernel
 fingerprint   the facts that must agree, declared once; exact and toolchain keys; which facts differ
+own_names     what a pod is called, taken out of values that enter a key
+switched_off  caches that the engine's own arguments and variables turn off or put elsewhere
 scan          what lies in the live cache; what is new or changed since then
 live_cache    the live cache as a place: lock, filesystem type, the marker that says whose files these are
 manifest      one generation: every file with size, digest, times, pack; nothing is believed unchecked

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, cast
 
 from sidecar import __version__
 from sidecar.caches import manifest as manifests
-from sidecar.caches.fingerprint import KeyScope, key_of
-from sidecar.caches.manifest import Manifest, Pack
-from sidecar.caches.ownership import SCOPES
+from sidecar.caches.fingerprint import SCHEME, KeyScope, key_of
+from sidecar.caches.manifest import Pack
 from sidecar.caches.store import SIGNATURE, Store
 from sidecar.caches.tar_members import next_member, open_stream
+from sidecar.caches.travelling import Checked, Place, read_manifest
 from sidecar.caches.upkeep import MANIFEST, MANIFEST_LIMIT
 from sidecar.errors import FormatFromTheFuture, LostRace, NotSo, StoreDamaged
 
@@ -39,20 +39,23 @@ _MEMBER = re.compile(
     r"|boots/(?P<boot>[A-Za-z0-9][A-Za-z0-9._-]{0,120})\.json))"
 )
 
-Place = tuple[KeyScope, str, str]
 OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Brought:
-    """What became of one generation: `imported`, `there` already, or `conflict`: its name holds something else."""
+    """What became of one generation: `imported`, `there` already, or `conflict`: its name holds something else.
+
+    `quarantined` says that it is not used in this store, whatever was thought of it where it came from.
+    """
 
     scope: KeyScope
     key: str
     name: str
     outcome: str
+    quarantined: bool = False
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, str | bool]:
         """Give all fields."""
         return dict(vars(self))
 
@@ -85,7 +88,7 @@ def export_into(
         _add_generation(tar, store, place, prefix)
     for pack in packs.values():
         with closing(store.open_pack(pack.digest)) as stream:
-            source = _Checked(stream, pack)
+            source = Checked(stream, pack)
             tar.addfile(info_of(f"{prefix}v1/packs/{pack.digest}.tar.zst", pack.bytes), cast("Any", source))
             source.finish()
         done += pack.bytes
@@ -153,9 +156,10 @@ class _Import:
             raise StoreDamaged(f"The file lacks {len(missing)} archives that its generations need; export it again.")
         # What is visible comes last, and older ones first: each is whole by itself.
         found = [self._place(place) for place in sorted(self.coming, key=lambda one: one[2])]
+        # Of what came with them, and of nothing else that this store holds, be it of the same name.
+        ours = {(one.scope, one.key, one.name) for one in found if one.outcome != "conflict"}
         for scope, key, boot, record in self.records if self.boots else ():
-            # Of what came with them, and of nothing else that this store holds.
-            if (scope, key, boot.partition(".")[0]) in self.coming:
+            if (scope, key, boot.partition(".")[0]) in ours:
                 self.store.record_boot(scope, key, boot, record)
         return found
 
@@ -166,7 +170,10 @@ class _Import:
 
     def _index(self, member: tarfile.TarInfo | None) -> None:
         if member is None or member.name != INDEX:
-            raise StoreDamaged("The file is no export of a store: `warmup-sidecar store export` makes one.")
+            raise StoreDamaged(
+                "The file is no export of a store: `warmup-sidecar store export` makes one. An image that lies in a file is "
+                "brought into a folder first: `skopeo copy oci-archive:FILE oci:FOLDER`, or `docker-archive:FILE`."
+            )
         index = _json(self._bytes(member), INDEX)
         if isinstance(index.get("format"), int) and index["format"] > FORMAT:
             raise FormatFromTheFuture(
@@ -175,7 +182,7 @@ class _Import:
         try:
             self.total = sum(int(size) for _, size in index["packs"])
             self.listed = {(str(scope), str(key), str(name)) for scope, key, name in index["generations"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise StoreDamaged(f"The file's index can't be used ({type(error).__name__}).") from error
 
     def _take(self, member: tarfile.TarInfo) -> None:
@@ -199,9 +206,9 @@ class _Import:
                 coming.signature = self._bytes(member)
         elif found["facts"]:
             facts = _json(self._bytes(member), member.name).get("facts")
-            if not isinstance(facts, dict) or key_of(scope, facts) != key:
+            if not _makes(scope, key, facts):
                 raise StoreDamaged(f"The facts of {scope} key {key[:12]} are not those that make this key.")
-            self.facts[scope, key] = facts
+            self.facts[scope, key] = cast("dict[str, str]", facts)
         else:
             self.records.append((scope, key, found["boot"], _json(self._bytes(member), member.name)))
 
@@ -228,8 +235,9 @@ class _Import:
         if pack is None or pack.bytes != member.size:
             raise StoreDamaged(f"The file holds the archive {digest[:12]}, which none of its manifests lists so.")
         stream = self.tar.extractfile(member)
-        if stream is not None and self.store.pack_bytes(digest) != pack.bytes:
-            source = _Checked(stream, pack)
+        if stream is not None:
+            # One that is there is taken, too: it may be damaged, or have been out of use for so long that it goes (`cleaning`).
+            source = Checked(stream, pack)
 
             def fill(target: BinaryIO) -> Pack:
                 while data := source.read(CHUNK):
@@ -246,15 +254,26 @@ class _Import:
         coming = self.coming[place]
         if (scope, key) in self.facts:
             self.store.place_facts(scope, key, self.facts[scope, key])
+        # However old its generations are: who brings them wants them, and no pod has used them yet.
+        self.store.mark_used(scope, key)
         # A bucket takes the same bytes twice, for a request that is sent again.
-        if self._is_same(place, coming):
-            return Brought(scope, key, name, "there")
-        beside = {SIGNATURE: coming.signature} if coming.signature is not None else {}
-        try:
-            self.store.place_generation(place, lambda: _pieces(coming.manifest), beside)
-        except LostRace:
-            return Brought(scope, key, name, "there" if self._is_same(place, coming) else "conflict")
-        return Brought(scope, key, name, "imported")
+        outcome = "there"
+        if not self._is_same(place, coming):
+            self._hold_back(place)
+            beside = {SIGNATURE: coming.signature} if coming.signature is not None else {}
+            try:
+                self.store.place_generation(place, lambda: _pieces(coming.manifest), beside)
+                outcome = "imported"
+            except LostRace:
+                outcome = "there" if self._is_same(place, coming) else "conflict"
+        return Brought(scope, key, name, outcome, outcome != "conflict" and name in self.store.quarantined(scope, key))
+
+    def _hold_back(self, place: Place) -> None:
+        """Quarantine what was removed here because it must not be used, before it can be seen again."""
+        scope, key, name = place
+        if name in self.store.unfit_names(scope, key) and self.store.open_manifest(*place) is None:
+            reason = "It was quarantined or condemned in this store before it was removed, and imported since."
+            self.store.quarantine(scope, key, name, {"reason": reason, "generation": name, "by": "import"})
 
     def _is_same(self, place: Place, coming: _Coming) -> bool:
         there = self.store.open_manifest(*place)
@@ -263,9 +282,24 @@ class _Import:
         with there:
             if _digest(iter(lambda: there.read(CHUNK), b"")) != _digest(_pieces(coming.manifest)):
                 return False
-        if coming.signature is not None and self.store.signature(*place) is None:
+        if coming.signature is not None and self._is_better(coming.signature, place):
             self.store.write_signature(*place, coming.signature)
         return True
+
+    def _is_better(self, coming: bytes, place: Place) -> bool:
+        """Say whether a signature takes the place of what is there: by such a one a change of keys travels.
+
+        Where signatures are not looked at, nobody can say which of two is good, and the one that is there stays.
+        """
+        trust = self.store.trust
+        try:
+            there = self.store.signature(*place)
+            if there is None or trust is None:
+                return there is None
+            old, new = trust.checked(there, place), trust.checked(coming, place)
+        except StoreDamaged:
+            return trust is not None
+        return new.manifest_sha256 != old.manifest_sha256 or new.signed_unix_s > old.signed_unix_s
 
     def _bytes(self, member: tarfile.TarInfo) -> bytes:
         stream = self.tar.extractfile(member)
@@ -279,74 +313,28 @@ class _Import:
         if stream is None or member.size > MANIFEST_LIMIT:
             raise StoreDamaged(f"The file holds a manifest that is larger than the {MANIFEST_LIMIT} bytes allowed.")
         path = f"{self.spool}/{len(self.coming)}"
-        with open(path, "wb") as target:
+        # Without a buffer, so that what there is no room for is told here.
+        with open(path, "wb", buffering=0) as target:
             while data := stream.read(CHUNK):
-                target.write(data)
+                self._spool(target, data)
         return path
 
-
-class _Checked(io.RawIOBase):
-    """An archive that is digested while it is read."""
-
-    def __init__(self, stream: Any, pack: Pack) -> None:
-        super().__init__()
-        self._stream = stream
-        self._pack = pack
-        self._digest = hashlib.sha256()
-        self._left = pack.bytes
-
-    def read(self, size: int = -1) -> bytes:
-        """Read as many bytes as asked for, fewer only at the end. Raises StoreDamaged when that comes too early."""
-        wanted = min(size, self._left) if size >= 0 else self._left
-        parts = []
-        while wanted:
-            data: bytes = self._stream.read(wanted)
-            if not data:
-                raise StoreDamaged(f"The archive {self._pack.digest[:12]} is cut short.")
-            self._digest.update(data)
-            parts.append(data)
-            wanted -= len(data)
-            self._left -= len(data)
-        return b"".join(parts)
-
-    def finish(self) -> None:
-        """Make sure that what was read is the archive. Raises StoreDamaged."""
-        if self._digest.hexdigest() != self._pack.digest or self._stream.read(1):
-            raise StoreDamaged(f"The archive {self._pack.digest[:12]} is not what its name says.")
-
-
-def chosen(store: Store, prefixes: Sequence[str], every: bool) -> list[Place]:
-    """Name what of the keys with these beginnings travels: all, or of each key what a restore would take. Raises NotSo."""
-    from sidecar.caches.inspection import listed
-
-    found: dict[tuple[KeyScope, str], list[tuple[str, str]]] = {}
-    for one in listed(store):
-        if one.state in ("proven", "candidate") and any(map(one.key.startswith, prefixes or ("",))):
-            found.setdefault((one.scope, one.key), []).append((one.name, one.state))
-    places: list[Place] = []
-    for (scope, key), names in found.items():
-        best = next((name for name, state in names if state == "proven"), names[0][0])
-        places += [(scope, key, name) for name, _ in names if every or name == best]
-    if not places:
-        raise NotSo(
-            "The store has nothing of these keys that could be restored; `warmup-sidecar store ls` lists what there is."
-        )
-    return sorted(places, key=lambda one: (SCOPES.index(one[0]), one[1:]))
-
-
-def read_manifest(store: Store, place: Place) -> Manifest:
-    """Read the manifest of a generation. Raises StoreDamaged when there is none that can be used."""
-    found = store.read_manifest(*place)
-    if found is None:
-        raise StoreDamaged(f"Generation {place[2]} has no manifest: its publisher died, or is at work.")
-    return found
+    def _spool(self, target: io.FileIO, data: bytes) -> None:
+        try:
+            while data:
+                data = data[target.write(data) :]
+        except OSError as error:
+            raise NotSo(
+                f"The manifests in the file find no room in {self.spool} ({error.strerror}); name a directory with more in TMPDIR."
+            ) from error
 
 
 def _add_generation(tar: tarfile.TarFile, store: Store, place: Place, prefix: str) -> None:
     scope, key, name = place
     folder = f"{prefix}v1/{scope}/{key}"
     with suppress(StoreDamaged):
-        if facts := store.read_note(scope, key, ("facts.json",)):
+        # Others would be refused where they arrive, and all that comes with them.
+        if (facts := store.read_note(scope, key, ("facts.json",))) and _makes(scope, key, facts.get("facts")):
             add(tar, f"{folder}/facts.json", json.dumps(facts, indent=1, sort_keys=True).encode())
     stream = store.open_manifest(*place)
     if stream is None:
@@ -358,8 +346,14 @@ def _add_generation(tar: tarfile.TarFile, store: Store, place: Place, prefix: st
         add(tar, f"{folder}/generations/{name}/{SIGNATURE}", signature)
     for boot in store.notes(scope, key, ("boots",)):
         with suppress(StoreDamaged):
-            if boot.startswith(f"{name}.") and (record := store.read_note(scope, key, ("boots", boot))):
+            ours = boot.startswith(f"{name}.") and _MEMBER.fullmatch(f"v1/{scope}/{key}/boots/{boot}")
+            if ours and (record := store.read_note(scope, key, ("boots", boot))):
                 add(tar, f"{folder}/boots/{boot}", json.dumps(record).encode())
+
+
+def _makes(scope: KeyScope, key: str, facts: object) -> bool:
+    """Say whether facts make a key, by the rules of this version or of an earlier one."""
+    return isinstance(facts, dict) and any(key_of(scope, facts, each) == key for each in range(1, SCHEME + 1))
 
 
 def info_of(name: str, size: int) -> tarfile.TarInfo:

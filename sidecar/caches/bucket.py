@@ -220,6 +220,9 @@ class Bucket(Medium):
         with contextlib.suppress(OSError):
             _asked(all_below)
 
+    def _remove_empty(self, folder: Path) -> None:
+        return
+
     def _write_pack(self, folder: Path, fill: Callable[[BinaryIO], Pack], place: Callable[[Pack], Path]) -> Pack:
         if self.spool is not None:
             self.spool.mkdir(parents=True, exist_ok=True)

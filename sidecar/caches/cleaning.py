@@ -17,14 +17,14 @@ from typing import Any
 
 from sidecar.caches.fingerprint import KeyScope
 from sidecar.caches.manifest import sequence_of
-from sidecar.caches.messages import Limits
+from sidecar.caches.messages import FIRST, Limits
 from sidecar.caches.ownership import SCOPES
 from sidecar.caches.records import boot_state
-from sidecar.caches.retention import Generation, Going, Key, Plan, Planner
+from sidecar.caches.retention import USABLE, Generation, Going, Key, Plan, Planner, kept_for_ever
 from sidecar.caches.standing import standings
 from sidecar.caches.store import Store
 from sidecar.caches.upkeep import UNFIT, Kept
-from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreFull, StoreUnavailable, Untrusted
+from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreFull, StoreUnavailable
 from sidecar.files import in_words
 
 #: Removals under way at a time: each waits for a disk or a server.
@@ -39,8 +39,8 @@ UNKNOWN_KEEPS = (
 class Cleaned:
     """What was removed, or would be: generations with reasons, keys, archives with their bytes.
 
-    `waiting` counts archives that are out of use and stay for the grace time, `waiting_bytes` what they take; `trouble` says
-    what was not done and why.
+    Of `keys` nothing is left, not even a remembered fallback. `waiting` counts archives that are out of use and stay for the
+    grace time, `waiting_bytes` what they take; `trouble` says what was not done and why.
     """
 
     generations: tuple[Going, ...]
@@ -94,7 +94,7 @@ def clean(store: Store, limits: Limits, *, dry: bool, now: Callable[[], float]) 
             store.note_cleaning()
     packs = store.packs()
     seen = _look(store, now(), packs, limits)
-    plan = Planner(seen.keys, seen.sizes, limits).plan()
+    plan = _plan(store, seen, limits)
     # Only what was out of use before this run, too: what becomes free now is being read, perhaps.
     ripe = store.out_of_use(limits.grace_s) & _out_of_use(seen, packs).keys()
     if not dry:
@@ -113,7 +113,7 @@ def clean(store: Store, limits: Limits, *, dry: bool, now: Callable[[], float]) 
     waiting = free.keys() - removed
     return Cleaned(
         generations=tuple(plan.generations),
-        keys=tuple(plan.keys),
+        keys=tuple(place for place in plan.keys if not store.notes(*place, ("fallbacks",))),
         packs=len(removed),
         bytes=sum(free[digest].bytes for digest in removed),
         waiting=len(waiting),
@@ -122,6 +122,34 @@ def clean(store: Store, limits: Limits, *, dry: bool, now: Callable[[], float]) 
         bytes_over=plan.bytes_over,
         trouble="" if seen.known else UNKNOWN_KEEPS,
     )
+
+
+def _plan(store: Store, seen: _Seen, limits: Limits) -> Plan:
+    """Decide what goes. Of what others go for the whole manifest is read, not only its head: it may be cut short behind that."""
+    read: set[tuple[str, str, str]] = set()
+    while True:
+        plan = Planner(seen.keys, seen.sizes, limits).plan()
+        losing = {(one.scope, one.key) for one in plan.generations}.difference(plan.keys)
+        keys = [_read_whole(store, key, read) if (key.scope, key.key) in losing else key for key in seen.keys]
+        if all(one is other for one, other in zip(keys, seen.keys, strict=True)):
+            return plan
+        seen.keys = keys
+
+
+def _read_whole(store: Store, key: Key, read: set[tuple[str, str, str]]) -> Key:
+    """Give a key as it is when the generations that stay of it were `read`, the same one when they are what they seem."""
+    last, found = kept_for_ever(key), list(key.generations)
+    for number, one in enumerate(found):
+        place = (key.scope, key.key, one.name)
+        if one.name in last and one.state in USABLE and place not in read:
+            read.add(place)
+            try:
+                store.read_manifest(*place)
+            except (FormatFromTheFuture, StoreUnavailable):
+                found[number] = replace(one, state="unknown")
+            except StoreDamaged:
+                found[number] = replace(one, state="damaged")
+    return replace(key, generations=found) if found != key.generations else key
 
 
 def _look(store: Store, now: float, packs: dict[str, Kept], limits: Limits) -> _Seen:
@@ -137,7 +165,7 @@ def _look(store: Store, now: float, packs: dict[str, Kept], limits: Limits) -> _
 
 def _key(store: Store, scope: KeyScope, key: str, now: float, seen: _Seen, limits: Limits) -> Key:
     names = store.generations(scope, key)
-    claimed = [what for what in store.notes(scope, key, ("claims",)) if what in names]
+    claimed = [what for what in store.notes(scope, key, ("claims",)) if what in names or what == FIRST]
     held = {
         place[2]
         for place, standing in standings(store, [(scope, key, what) for what in claimed]).items()
@@ -147,15 +175,20 @@ def _key(store: Store, scope: KeyScope, key: str, now: float, seen: _Seen, limit
     found = []
     for name in names:
         state = boot_state(name, ends)
-        one = _generation(store, (scope, key, name), "quarantined" if name in quarantined else state, now, seen)
-        found.append(replace(one, held=name in held))
+        state = "quarantined" if name in quarantined else state
+        one = _generation(store, (scope, key, name), state, now, seen)
+        found.append(replace(one, held=name in held, unfit=state in ("quarantined", "condemned")))
     made = min((one.age_s for one in found), default=float("inf"))
     idle = min(made, store.idle_s(scope, key)) if limits.unused_s or limits.bytes else made
+    if FIRST in held:
+        # A pod makes its first generation, and others wait for that.
+        idle = 0.0
     return Key(scope, key, found, idle)
 
 
 def _generation(store: Store, place: tuple[KeyScope, str, str], state: str, now: float, seen: _Seen) -> Generation:
     name = place[2]
+    head = None
     try:
         head = store.head(*place)
         if head is not None and store.trust is not None:
@@ -163,11 +196,9 @@ def _generation(store: Store, place: tuple[KeyScope, str, str], state: str, now:
     except (FormatFromTheFuture, StoreUnavailable):
         seen.known = False
         return Generation(name, "unknown", 0.0, ())
-    except Untrusted:
-        assert head is not None
-        state = "untrusted"
     except StoreDamaged:
-        head, state = None, "damaged"
+        # A signature that can't be read is as good as none, and can be made anew; the archives are whole.
+        state = "damaged" if head is None else "untrusted"
     if head is None:
         age_s = store.generation_age_s(*place) if state == "damaged" else float("inf")
         return Generation(name, "damaged", float("inf") if age_s is None else age_s, ())
@@ -200,7 +231,7 @@ def _remove_generations(store: Store, seen: _Seen, plan: Plan) -> None:
 
 def _remembered(key: Key, gone: Collection[tuple[str, str, str]]) -> list[tuple[KeyScope, str, str]]:
     """Name the generations that go and whose files must not be published again: the newest, no more than are looked at."""
-    bad = (one.name for one in key.generations if one.state in ("quarantined", "condemned"))
+    bad = (one.name for one in key.generations if one.unfit)
     return [(key.scope, key.key, name) for name in bad if (key.scope, key.key, name) in gone][:UNFIT]
 
 

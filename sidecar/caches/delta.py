@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from sidecar.caches.families import BY_NAME, Family, is_restless
 from sidecar.caches.file_table import CHUNK as RUN
@@ -66,13 +66,14 @@ def compute(
     origin: Callable[[], FileTable],
     digests: Digests,
     is_whole: Callable[[Family, Sequence[int]], bool],
+    own: Collection[str] = (),
 ) -> Delta:
     """Compare the snapshot with the newest generation, and with the one this live cache was restored from.
 
     An entry that the parent lacks is added. One that both have and that differs stays the parent's, unless the engine
-    rebuilt what was restored from just this version (then the stored one is of no use), or the live one has more
-    files. `origin` and `is_whole` are asked about few entries: one reads a manifest, the other opens files. Both tables
-    are ordered.
+    rebuilt what was restored from just this version (then the stored one is of no use), or changed what an earlier
+    publish of this live cache put into one of its `own` packs, or the live one has more files. `origin` and `is_whole`
+    are asked about few entries: one reads a manifest, the other opens files. Both tables are ordered.
     """
     delta: Delta = {}
     for name, listing in snapshot.listings.items():
@@ -81,7 +82,7 @@ def compute(
         added = Added()
         for entry in snapshot.entries(family).touched(_different(listing, parent, stored)):
             rows, theirs = snapshot.publishable(family, entry), parents.rows(entry)
-            chosen = _Choice(family, listing, rows, [parent[row] for row in theirs], origin, digests).rows()
+            chosen = _Choice(family, listing, rows, [parent[row] for row in theirs], origin, digests, own).rows()
             if chosen and is_whole(family, rows):
                 added.add(chosen, theirs if len(chosen) == len(rows) else ())
         if added.rows:
@@ -152,6 +153,7 @@ class _Choice:
         stored: Sequence[StoredFile],
         origin: Callable[[], FileTable],
         digests: Digests,
+        own: Collection[str],
     ) -> None:
         self._family = family
         self._live: Mapping[str, int] = {listing.paths[row]: row for row in rows}
@@ -159,6 +161,7 @@ class _Choice:
         self._stored: Mapping[str, StoredFile] = {file.path: file for file in stored}
         self._origin = origin
         self._digests = digests
+        self._own = own
 
     def rows(self) -> list[int]:
         """Name the live files of the entry to add: all of them, the extra ones, or none."""
@@ -172,9 +175,12 @@ class _Choice:
         return live if covers and (extra or self._is_rebuilt()) else []
 
     def _is_rebuilt(self) -> bool:
-        """Say whether the parent's version is the one this live cache was restored from."""
+        """Say whether the parent's version is the one this live cache was restored from, or that was published from it."""
+        others = [path for path, file in self._stored.items() if not (file.link or file.pack in self._own)]
+        if not others:
+            return True
         origin = self._origin()
-        found = {path: origin.row_of(self._family.name, path) for path in self._stored}
+        found = {path: origin.row_of(self._family.name, path) for path in others}
         return all(row >= 0 and origin[row].sha256 == self._stored[path].sha256 for path, row in found.items())
 
     def _same(self, path: str, row: int) -> bool:

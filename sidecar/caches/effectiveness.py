@@ -27,7 +27,8 @@ class Effect:
     """One family, in kernels (in files, where a family has none): how many were restored, and what became of them.
 
     `read` were opened by the engine; None where the filesystem doesn't record it (mounted noatime). `rebuilt` were
-    written anew or removed, `compiled` are new ones beside them. `why` says in one clause what explains a poor ratio.
+    written anew or removed, `compiled` are new ones beside them. `why` says in one clause what explains a poor ratio, and
+    `expected` that this is nothing to look into.
     """
 
     restored: int
@@ -35,6 +36,7 @@ class Effect:
     rebuilt: int
     compiled: int
     why: str = ""
+    expected: bool = False
 
     @property
     def ratio(self) -> float:
@@ -76,7 +78,7 @@ def measure(
     """Compare what lay in the live cache when the engine started (`laid`) with what lies there now.
 
     `restored` names the families that came from the store, `facts` are the launcher's, `near` says in which facts the
-    engine differs from the one that published them, where it is another. Restored files have equal access
+    engine differs from the nearest that the store knows, where another published them. Restored files have equal access
     and modification times (see `staging`), so a later access time means that somebody read them: relatime updates it at
     the first read, mount(8). Raises OSError.
     """
@@ -90,8 +92,8 @@ def measure(
             change = changes_since(family, before, root)
             effect = _effect(family, before, change, root, tells)
             if effect.ratio < POOR:
-                why = unused.reason(family, before, change, effect.read, root, facts or {}, near)
-                effect = replace(effect, why=why)
+                found_out = unused.reason(family, before, change, effect.read, root, facts or {}, near)
+                effect = replace(effect, why=found_out.clause, expected=found_out.expected)
             found[family.name] = effect
     return found
 
@@ -128,7 +130,7 @@ def sentence(effects: Mapping[str, Effect]) -> str:
 
 def is_explained(effects: Mapping[str, Effect]) -> bool:
     """Say whether what was of little use was so because another engine published it, which nobody has to look into."""
-    return all(each.why.startswith(unused.OF_ANOTHER) for each in effects.values() if each.ratio < POOR)
+    return all(each.expected for each in effects.values() if each.ratio < POOR)
 
 
 def _counts(family: Family, paths: Iterable[str]) -> Callable[[str], bool]:

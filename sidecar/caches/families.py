@@ -135,6 +135,12 @@ def unit_of(family: Family, relpath: str) -> str | None:
     return "".join(found.groups()) if found else None
 
 
+def all_goes(family: Family, entries: Iterable[str]) -> bool:
+    """Say whether a family is left empty when some of its entries can't be used (`validity.entry_of`)."""
+    beside = family.one_piece and any(unit_of(family, f"{entry}/") != entry for entry in entries)
+    return family.unit is None or beside
+
+
 def _rank_set(family: Family, relpath: str) -> str | None:
     found = _pattern(family.per_rank).fullmatch(relpath) if family.per_rank else None
     return found["set"] if found else None

@@ -11,7 +11,11 @@ from types import MappingProxyType
 from typing import Literal
 
 Scope = Literal["exact", "toolchain", "never"]
-Validity = Literal["none", "triton", "cubin", "ninja"]
+Validity = Literal["none", "triton", "cubin", "ninja", "json"]
+
+# Triton's kernels within a cache of torch.compile, a directory each, called by a digest in base 32 (Triton 3.8
+# runtime/cache.py): Inductor puts its own there (torch _inductor/runtime/triton_heuristics.py:492), and vLLM up to 0.30 all.
+TRITON_INSIDE = r"(.*/[A-Z2-7]{52})/"
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,8 @@ class Family:
     `directory` is relative to the live cache; `variables` maps an engine variable to a template in which `{live}` is
     the live cache, and `links` a place that no variable moves (beginning with `~/` or `$TMPDIR/`) to one. `since` is
     the version of vLLM from which on it is known. `unit` is a pattern whose groups name the kernel entry a file belongs
-    to: such entries are kept, dropped and replaced whole. A family without it is kept or left empty as a whole.
+    to: such entries are kept, dropped and replaced whole. A family without it is kept or left empty as a whole, and one in which
+    only such entries may miss is `one_piece`: with any other of its files all of it goes.
     `restless` files are rewritten at each start with nothing in them that matters, such as timings; a change in them
     alone is no reason to publish. `per_rank` is a pattern of files of which each rank has one; its group `set` names
     those that belong together. `ours` marks what the sidecar itself writes there: no use of it tells about the engine.
@@ -41,6 +46,7 @@ class Family:
     per_rank: str = ""
     restless: tuple[str, ...] = ()
     unit: str | None = None
+    one_piece: bool = False
     validity: Validity = "none"
     ours: bool = False
 

@@ -6,7 +6,7 @@ itself, in the version that vLLM pins) in which the path, variable or layout was
 
 from __future__ import annotations
 
-from sidecar.caches.family import Family, NoFamily
+from sidecar.caches.family import TRITON_INSIDE, Family, NoFamily
 
 # Inductor's autotuning results hold time_taken_ms: on an H200, 8 of 16 were rewritten by a restored start that
 # compiled nothing. In AOT mode they lie in vLLM's directory.
@@ -27,6 +27,9 @@ FAMILIES: tuple[Family, ...] = (
         variables={"TORCHINDUCTOR_CACHE_DIR": "{live}/inductor"},
         kernels=("**/*.so", "**/*.cubin"),
         restless=TIMINGS,
+        unit=TRITON_INSIDE,
+        one_piece=True,
+        validity="triton",
         note="Wrappers, graphs and CPU kernels of torch.compile. vLLM's AOT mode puts them under vllm_compile instead "
         "(compilation/decorators.py:583-590). Host code is built for this CPU, so every fact must agree.",
     ),
@@ -39,6 +42,9 @@ FAMILIES: tuple[Family, ...] = (
         variables={"VLLM_CACHE_ROOT": "{live}/vllm"},
         kernels=("**/*.so", "**/*.cubin", "torch_aot_compile/*/rank_*/model"),
         restless=TIMINGS,
+        unit=TRITON_INSIDE,
+        one_piece=True,
+        validity="triton",
         note="AOT artifacts and the compile backend's directory (compilation/decorators.py:574-594, backends.py:1086). "
         "vLLM's own key leaves out facts that matter, so every fact must agree.",
     ),
@@ -62,6 +68,7 @@ FAMILIES: tuple[Family, ...] = (
         default_path="$VLLM_CACHE_ROOT/modelinfos",
         variables={"VLLM_CACHE_ROOT": "{live}/vllm"},
         unit=r"(.*)",
+        validity="json",
         note="What vLLM learnt of its own model classes; keyed by a digest of their source.",
     ),
     Family(
@@ -76,6 +83,7 @@ FAMILIES: tuple[Family, ...] = (
         },
         per_rank=r"(?P<set>(?:.*/)?)autotune_configs_dp\d+_rank\d+\.json",
         leave_out_multi_rank=("**/autotune_configs.json",),
+        validity="json",
         note="Tactics chosen by timing. A rank that finds its file skips collectives in which the others wait "
         "(warmup/flashinfer_autotune_cache.py:83-121): of several ranks the files travel only when every rank of the "
         "engine runs here and has one, and a file that all share never does.",
@@ -120,6 +128,7 @@ FAMILIES: tuple[Family, ...] = (
         },
         leave_out=("**/pcie_ipc_*",),
         leave_out_multi_rank=("**/moe_ep_knob*",),
+        validity="json",
         note="FlashInfer's other measurements, good on the same GPU only. What it measured between the GPUs of one "
         "machine (`pcie_ipc_*`) stays there; the file that several ranks share is left out when there are several.",
     ),
@@ -224,6 +233,7 @@ FAMILIES: tuple[Family, ...] = (
         default_path="~/.quack/cache",
         variables={},
         links={"~/.quack/cache": "{live}/quack_autotune"},
+        validity="json",
         note="What quack-kernels found by timing. No variable moves it, so the launcher links it.",
     ),
     Family(
@@ -235,6 +245,7 @@ FAMILIES: tuple[Family, ...] = (
         variables={"B12X_COMPILE_CACHE_DIR": "{live}/b12x"},
         kernels=("**/*.o",),
         unit=r"(.*/[^/.]+)",
+        validity="json",
         note="SM 12.0 and 12.1 kernels: an object and its JSON per key.",
     ),
     Family(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sidecar.caches import normalise, privacy, visible_gpus
+from sidecar.caches.own_names import own_names
 
 KeyScope = Literal["exact", "toolchain"]
 Stored = Literal["value", "value, secrets as digests"]
@@ -165,20 +166,16 @@ def _variables(facts: Facts) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
-def _own_name(facts: Facts) -> str:
-    return str(facts.get("hostname") or "")
-
-
 def _argv(facts: Facts, _live_cache: str) -> Values:
-    return normalise.arguments(normalise.words_of(_at(facts, "argv")), _own_name(facts))
+    return normalise.arguments(normalise.words_of(_at(facts, "argv")), own_names(facts))
 
 
 def _environment(facts: Facts, _live_cache: str) -> Values:
-    return normalise.environment(_variables(facts), _own_name(facts))
+    return normalise.environment(_variables(facts), own_names(facts))
 
 
 def _compiler_environment(facts: Facts, _live_cache: str) -> Values:
-    return normalise.compiler_environment(_variables(facts), _own_name(facts))
+    return normalise.compiler_environment(_variables(facts), own_names(facts))
 
 
 def _argument_files(facts: Facts, _live_cache: str) -> Values:
@@ -198,7 +195,16 @@ def _packages(facts: Facts, _live_cache: str) -> Values:
 
 
 def _gpu_names(facts: Facts, _live_cache: str) -> Values:
-    return {str(one.get("index", at)): str(one.get("name")) for at, one in enumerate(visible_gpus.gpus(facts))}
+    """Name each GPU; what is a part of one (MIG) measures other tactics than the whole, which CUDA names apart, too."""
+    return {
+        str(one.get("index", at)): " ".join([str(one.get("name")), *(f"MIG {part}" for part in _parts(one))])
+        for at, one in enumerate(visible_gpus.gpus(facts))
+    }
+
+
+def _parts(gpu: Mapping[str, Any]) -> list[str]:
+    found = gpu.get("mig")
+    return [str(part) for part in found] if isinstance(found, list) else []
 
 
 def _gpu_list(facts: Facts, _live_cache: str) -> Values:
@@ -225,6 +231,10 @@ def _world(facts: Facts, _live_cache: str) -> Values:
     # What came from options, in small letters and as it was spelt, is among the arguments in one spelling.
     kept = {str(name): value for name, value in found.items() if str(name).isupper() and not address.search(str(name))}
     return {name: str(value) for name, value in kept.items() if value is not None}
+
+
+def _names(facts: Facts, _live_cache: str) -> Values:
+    return {"": ", ".join(own_names(facts))}
 
 
 def _live_path(_facts: Facts, live_cache: str) -> Values:
@@ -275,5 +285,6 @@ FACTS: tuple[Fact, ...] = (
     Fact("cpu_model", "cpu.model", NONE, _one("cpu", "model"), "Shown only: the flags decide."),
     Fact("uid", "uid", NONE, _one("uid"), "Shown only: files are shared through the group."),
     Fact("cwd", "cwd", NONE, _one("cwd"), "Shown only: no key holds it."),
+    Fact("names", "names", NONE, _names, "Other names of the pod and its node: taken out of values, too."),
     Fact("hostname", "hostname", NONE, _one("hostname"), "Taken out of values: it differs from pod to pod."),
 )

@@ -28,7 +28,8 @@ from sidecar.errors import NotSo, StoreDamaged, Untrusted, UsageError
 class Listed:
     """One generation: `state` is candidate, proven (a boot on it became ready), condemned (two died on it and none
     became ready), quarantined, damaged, or untrusted where signatures are looked at; a key that has none yet, and a pod
-    that makes the first: awaited, or abandoned when that pod is gone.
+    that makes the first: awaited, or abandoned when that pod is gone. A generation that is gone and whose files must not be
+    published again is removed.
 
     `claim` tells of the pod that tries it, or makes it, and has not given that back: whether it is at work, too. `bytes`
     is what its files take unpacked, `packed` what its archives take in the store.
@@ -122,6 +123,8 @@ def find(store: Store, wanted: str, *, removed: bool = False) -> tuple[KeyScope,
     With `removed` also one that is gone, of which only the list of its files is left, because they must not be used.
     Raises NotSo when there is none, and UsageError when there are several.
     """
+    if not wanted:
+        raise UsageError("No generation is named; `warmup-sidecar store ls` lists them.")
     first, _, second = wanted.partition("/")
     found = [
         (scope, key, name)
@@ -139,9 +142,15 @@ def find(store: Store, wanted: str, *, removed: bool = False) -> tuple[KeyScope,
     return found[0]
 
 
-def removed(store: Store) -> list[tuple[KeyScope, str, str]]:
-    """Give scope, key and name of generations that are gone and whose files must not be published. Raises StoreUnavailable."""
-    return [(scope, key, name) for scope in SCOPES for key in store.keys(scope) for name in _removed(store, scope, key)]
+def removed(store: Store) -> list[Listed]:
+    """List the generations that are gone and whose files must not be published. Raises StoreUnavailable."""
+    why = "It is gone, and its files are never published again."
+    return [
+        Listed(scope, key, name, "removed", 0, 0, 0, 0.0, 0, 0, why)
+        for scope in SCOPES
+        for key in store.keys(scope)
+        for name in _removed(store, scope, key)
+    ]
 
 
 def _removed(store: Store, scope: KeyScope, key: str) -> list[str]:
@@ -227,9 +236,13 @@ def _deep(
     for digest, files in places.items():
         if store.pack_bytes(digest) is None:
             continue
-        if _digest_of(store, digest) != digest:
-            yield Finding(f"packs/{digest}", "Its bytes are not what its name says.")
-        yield from _files(store, digest, files)
+        try:
+            if _digest_of(store, digest) != digest:
+                yield Finding(f"packs/{digest}", "Its bytes are not what its name says.")
+            yield from _files(store, digest, files)
+        except StoreDamaged as error:
+            # No file, or removed meanwhile: the others are looked at all the same.
+            yield Finding(f"packs/{digest}", str(error))
         done += sizes[digest]
         on_progress(done, total)
 

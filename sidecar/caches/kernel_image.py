@@ -7,29 +7,28 @@ without a sidecar; labels say where. How an image is kept in a folder is in `oci
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import re
 import tarfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from sidecar import __version__
-from sidecar.caches import archive_file, oci_layout
-from sidecar.caches.archive_file import Brought, OnProgress, Place
+from sidecar.caches import archive_file, oci_layout, travelling
+from sidecar.caches.archive_file import Brought, OnProgress
 from sidecar.caches.families import BY_NAME, Family
 from sidecar.caches.file_table import StoredFile
 from sidecar.caches.manifest import Manifest
 from sidecar.caches.packs import PackReader
 from sidecar.caches.store import Store
 from sidecar.caches.tar_members import next_member, open_stream
+from sidecar.caches.travelling import Place
 from sidecar.errors import NotSo, StoreDamaged
 
 STORE_PREFIX = "io.warmup-sidecar.store/"
@@ -58,13 +57,13 @@ class Payload:
 
 def chosen(store: Store, prefixes: Sequence[str]) -> list[Place]:
     """Name the generation of one engine: of its exact key, and of the toolchain key of the same facts. Raises NotSo."""
-    places = archive_file.chosen(store, prefixes, every=False)
+    places = travelling.chosen(store, prefixes, every=False)
     exact = [place for place in places if place[0] == "exact"]
     named = [place for place in places if place[0] == "toolchain"]
     if not exact:
         return _only(named)
     facts = _facts(store, *_only(exact))
-    beside = named or [place for place in archive_file.chosen(store, (), every=False) if place[0] == "toolchain"]
+    beside = named or [place for place in travelling.chosen(store, (), every=False) if place[0] == "toolchain"]
     fitting = [place for place in beside if _is_of(facts, _facts(store, place))]
     return [*exact, *(_only(fitting) if fitting else ())]
 
@@ -74,7 +73,7 @@ def export(store: Store, places: Sequence[Place], folder: Path, tag: str, on_pro
 
     Raises StoreDamaged for what is not what its manifest says, FileExistsError, and OSError.
     """
-    manifests = [archive_file.read_manifest(store, place) for place in places]
+    manifests = [travelling.read_manifest(store, place) for place in places]
     facts = _facts(store, places[0])
     seen = Payload()
 
@@ -103,13 +102,10 @@ def bring(store: Store, folder: Path, on_progress: OnProgress, *, boots: bool = 
     """
     found: list[Brought] = []
     for layer in {layer.path: layer for layer in oci_layout.layers(folder)}.values():
-        try:
-            with gzip.open(layer.path, "rb") as stream:
-                _refuse_foreign(stream)
-                stream.seek(0)
-                found += archive_file.bring(store, cast(BinaryIO, stream), on_progress, boots=boots, prefix=STORE_PREFIX)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise StoreDamaged(f"The image's layer can't be unpacked ({error}).") from error
+        with layer.opened() as stream:
+            _refuse_foreign(stream)
+        with layer.opened() as stream:
+            found += archive_file.bring(store, stream, on_progress, boots=boots, prefix=STORE_PREFIX)
     return found
 
 

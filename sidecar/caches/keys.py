@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,7 +71,11 @@ def read_trusted(path: Path) -> dict[str, TrustedKey]:
     for number, line in enumerate(_text(path, "WARMUP_TRUSTED_KEYS_FILE").splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             key = _trusted(line.strip(), f"{path}, line {number},")
-            found[key.name] = key
+            if found.setdefault(key.name, key) != key:
+                # Whoever revoked it in one of the lines must not find it trusted by the other.
+                raise KeysUnusable(
+                    f"{path}, line {number}, has a key that an earlier line has with other times; keep one line."
+                )
         if len(found) > KEYS_LIMIT:
             raise KeysUnusable(f"{path} holds more than {KEYS_LIMIT} keys.")
     if not found:
@@ -127,16 +132,26 @@ def generate(path: Path, comment: str) -> str:
     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     line = f"{private.public_key().public_bytes(*form).decode()} {comment}".strip()
     beside = path.with_name(f"{path.name}.pub")
-    if beside.exists():
+    # Also a link that leads nowhere, through which nothing is written either.
+    if os.path.lexists(beside):
         raise UsageError(f"{beside} is there already; keys are never written over.")
+    _create(path, secret, PRIVATE_MODE)
     try:
-        create_exclusively(path, secret, PRIVATE_MODE)
-        create_exclusively(beside, f"{line}\n".encode(), 0o644)
+        _create(beside, f"{line}\n".encode(), 0o644)
+    except UsageError:
+        with suppress(OSError):
+            path.unlink()
+        raise
+    return line
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    try:
+        create_exclusively(path, data, mode)
     except FileExistsError as error:
         raise UsageError(f"{path} is there already; keys are never written over.") from error
     except OSError as error:
         raise UsageError(f"{path} can't be written ({error.strerror}).") from error
-    return line
 
 
 def _trusted(line: str, where: str) -> TrustedKey:
@@ -152,7 +167,10 @@ def _trusted(line: str, where: str) -> TrustedKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise KeysUnusable(f"{where} is cut short or mistyped ({error}).") from error
     assert isinstance(public, Ed25519PublicKey)
-    times = {name: _time(name, value, where) for name, value in _OPTION.findall(found["options"])}
+    options = _OPTION.findall(found["options"])
+    times = {name: _time(name, value, where) for name, value in options}
+    if len(times) < len(options):
+        raise KeysUnusable(f"{where} says the same option twice.")
     return TrustedKey(name_of(public), public, times.get("valid-after", 0.0), times.get("valid-before", float("inf")))
 
 
@@ -169,7 +187,8 @@ def _time(name: str, value: str, where: str) -> float:
 def _text(path: Path, setting: str) -> str:
     try:
         with open_plain(path, FILE_LIMIT) as stream:
-            return stream.read().decode()
+            # Editors on Windows put a mark before the first line.
+            return stream.read().decode("utf-8-sig")
     except FileUnreadable as error:
         raise KeysUnusable(f"{error} Correct {setting}.") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -174,6 +174,10 @@ class Medium(ABC):
         """Remove all below a name; what can't be removed stays."""
 
     @abstractmethod
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder below which nothing is, where there are such things; one that holds something stays."""
+
+    @abstractmethod
     def _write_pack(self, folder: Path, fill: Callable[[BinaryIO], Pack], place: Callable[[Pack], Path]) -> Pack:
         """Write an archive below a folder, then name it as `place` says of what `fill` wrote."""
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from sidecar.caches.families import FAMILIES, Ranks
+from sidecar.caches.own_names import without_names, without_random_names
 from sidecar.caches.privacy import is_connector, is_secret
 from sidecar.caches.script import Command, command_of
 from sidecar.caches.spelling import canonical, joined
@@ -145,6 +146,7 @@ COMPILER_VARIABLES = (
 _KEPT_OPTION = re.compile(
     r"command|script|--model|--tokenizer|--hf-overrides|--.*(revision|version)|--.*-config(\..*)?"
 )
+_NAMES_MODEL = re.compile(r"command|--model|--tokenizer")
 _KEPT_VARIABLE = re.compile(r".*(VERSION|REVISION|MODEL|TOKENIZER|CONFIG|PATH|DIR)")
 # What may be an address with a port, where one is to be expected: behind a scheme, in brackets, alone in a word or a
 # string. Whether it is one, `ipaddress` says.
@@ -167,17 +169,9 @@ _COMPILER = re.compile("|".join(f"(?:{one})" for one in COMPILER_VARIABLES))
 _MOVED = frozenset(name for family in FAMILIES for name in family.variables)
 
 
-def without_addresses(value: str, own_name: str = "") -> str:
-    """Replace network addresses and the pod's own name in a value: they differ from pod to pod.
-
-    A name is believed to be a pod's when it has a dash and a digit, such as `engine-0` or `engine-7d9f8b6c5-x2x9z`;
-    others may be a word of a path or of a model's name.
-    """
-    value = _ADDRESS.sub(_address, value)
-    if "-" in own_name and any(character.isdigit() for character in own_name):
-        # Behind a single slash it is a part of a path.
-        value = re.sub(rf"(?<![\w-])(?<![^/]/)(?<!\A/){re.escape(own_name)}(?![\w-])", "<own name>", value)
-    return value
+def without_addresses(value: str, own: Sequence[str] = ()) -> str:
+    """Replace network addresses and the pod's own names in a value: they differ from pod to pod."""
+    return without_names(_ADDRESS.sub(_address, value), own)
 
 
 def _address(found: re.Match[str]) -> str:
@@ -190,17 +184,17 @@ def _address(found: re.Match[str]) -> str:
     return found[0] if few else "<address>"
 
 
-def arguments(argv: Sequence[str], own_name: str = "") -> dict[str, str]:
+def arguments(argv: Sequence[str], own: Sequence[str] = ()) -> dict[str, str]:
     """Map each relevant option to its value; the command and positional words come as `command`.
 
     Spelling (`--a=b`, underscores, short forms, JSON in one piece or by dotted options), order of options and harmless
     options make no difference. An option given twice keeps both values in order. What a shell is given by `-c` is looked
     into; its other commands are `script`.
     """
-    return _arguments(command_of(argv), own_name)
+    return _arguments(command_of(argv), own)
 
 
-def _arguments(command: Command, own_name: str = "") -> dict[str, str]:
+def _arguments(command: Command, own: Sequence[str] = ()) -> dict[str, str]:
     found: dict[str, list[str]] = {"command": []}
     dotted: dict[str, list[tuple[str, str | None]]] = {}
     if command.around:
@@ -224,7 +218,7 @@ def _arguments(command: Command, own_name: str = "") -> dict[str, str]:
         if not (dot or _is_harmless(option)):
             found.setdefault(option, []).extend(values)
     _add_dotted(found, dotted)
-    return {name: " ".join(_without_noise(name, value, own_name) for value in values) for name, values in found.items()}
+    return {name: " ".join(_without_noise(name, value, own) for value in values) for name, values in found.items()}
 
 
 def _add_dotted(found: dict[str, list[str]], dotted: Mapping[str, Sequence[tuple[str, str | None]]]) -> None:
@@ -246,14 +240,14 @@ def _add_dotted(found: dict[str, list[str]], dotted: Mapping[str, Sequence[tuple
             found[f"{head} order"] = [path for path, _ in given]
 
 
-def _without_noise(option: str, value: str, own_name: str) -> str:
+def _without_noise(option: str, value: str, own: Sequence[str]) -> str:
     value = value if option in ("command", "script") else canonical(value)
     if _KEPT_OPTION.fullmatch(option) and not is_connector(option):
-        return value
+        return value if _NAMES_MODEL.fullmatch(option) else without_random_names(value, own)
     # Behind an option that is not one for an address, four numbers may be a model.
     if _FOUR.fullmatch(value) and not _FOR_ADDRESS.search(option):
         return value
-    return without_addresses(value, own_name)
+    return without_addresses(value, own)
 
 
 def _values_taken(option: str) -> int:
@@ -271,7 +265,7 @@ def _is_harmless_flag(option: str) -> bool:
     return option in HARMLESS_FLAGS or (option.startswith("--no-") and f"--{option[5:]}" in HARMLESS_FLAGS)
 
 
-def environment(given: Mapping[str, str], own_name: str = "") -> dict[str, str]:
+def environment(given: Mapping[str, str], own: Sequence[str] = ()) -> dict[str, str]:
     """Keep the variables that may change a kernel, with addresses and our own name replaced and device lists counted.
 
     Variables that put a cache family somewhere are left out: the live cache's path is a fact of its own.
@@ -284,13 +278,13 @@ def environment(given: Mapping[str, str], own_name: str = "") -> dict[str, str]:
             kept[name] = f"{len([one for one in value.split(',') if one.strip()])} devices"
         else:
             kept_as_it_is = _KEPT_VARIABLE.fullmatch(name) and not is_connector(name)
-            kept[name] = value if kept_as_it_is else without_addresses(value, own_name)
+            kept[name] = without_random_names(value, own) if kept_as_it_is else without_addresses(value, own)
     return kept
 
 
-def compiler_environment(given: Mapping[str, str], own_name: str = "") -> dict[str, str]:
+def compiler_environment(given: Mapping[str, str], own: Sequence[str] = ()) -> dict[str, str]:
     """Keep of the relevant variables those that the self-keyed compilers look at."""
-    return {name: value for name, value in environment(given, own_name).items() if _COMPILER.fullmatch(name)}
+    return {name: value for name, value in environment(given, own).items() if _COMPILER.fullmatch(name)}
 
 
 def words_of(value: object) -> list[str]:

@@ -14,13 +14,16 @@ import re
 import shutil
 import stat
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from sidecar.caches.packs import Counted
+import zstandard
+
+from sidecar.caches.packs import WINDOW_LIMIT, Counted
 from sidecar.errors import FileUnreadable, StoreDamaged
 from sidecar.files import json_object, temporary_name
 
@@ -29,8 +32,21 @@ INDEX = "index.json"
 # OCI image specification 1.1: image-layout.md, media-types.md; the second form of each is Docker's.
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 MANIFESTS = (MANIFEST, "application/vnd.docker.distribution.manifest.v2+json")
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+#: Indexes within indexes: one is what builders and `docker save` write around an image.
+NESTED = 2
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
-LAYERS = (LAYER, "application/vnd.docker.image.rootfs.diff.tar.gzip")
+# What copies of an image may be packed with: tools squeeze and unpack layers as registries and settings ask for it.
+LAYERS = {
+    LAYER: "gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd": "zstd",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
+    "application/vnd.oci.image.layer.v1.tar": "",
+    "application/vnd.docker.image.rootfs.diff.tar": "",
+}
+# BuildKit's mark of a manifest that tells of an image and is none (docs/attestations/attestation-storage.md).
+ABOUT = "vnd.docker.reference.type"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 REFERENCE = "org.opencontainers.image.ref.name"
 SMALL_LIMIT = 4 << 20
@@ -54,11 +70,30 @@ class Image:
 
 @dataclass(frozen=True)
 class Layer:
-    """The only layer of an image in a folder: a checked file, the image's labels, and its tag, empty when it has none."""
+    """The only layer of an image in a folder: a checked file, the image's labels, and its tag, empty when it has none.
+
+    `packing` is gzip, zstd or empty.
+    """
 
     path: Path
     labels: Mapping[str, str]
     tag: str
+    packing: str
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Read the layer's tar. Raises StoreDamaged where it can't be unpacked, and OSError."""
+        with ExitStack() as opened:
+            try:
+                stream: Any = opened.enter_context(open(self.path, "rb"))
+                if self.packing == "gzip":
+                    stream = opened.enter_context(gzip.GzipFile(fileobj=stream))
+                elif self.packing == "zstd":
+                    squeezed = zstandard.ZstdDecompressor(max_window_size=WINDOW_LIMIT)
+                    stream = opened.enter_context(squeezed.stream_reader(stream, read_across_frames=True))
+                yield stream
+            except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+                raise StoreDamaged(f"The image's layer can't be unpacked ({error}).") from error
 
 
 def write(folder: Path, fill: Callable[[tarfile.TarFile], Image]) -> str:
@@ -101,21 +136,17 @@ def layers(folder: Path) -> Iterator[Layer]:
     """Give the layer of each image in a folder; the bytes are what their digests say. Raises StoreDamaged and OSError."""
     with open(folder / INDEX, "rb") as stream:
         index = _json(stream.read(SMALL_LIMIT + 1), INDEX)
-    entries = index.get("manifests")
-    if not isinstance(entries, list) or not entries:
+    images = list(_images(folder, index, NESTED, set()))
+    if not images:
         raise StoreDamaged(f"{folder} lists no image in its index.json.")
-    for entry in entries:
-        if not isinstance(entry, dict) or entry.get("mediaType") not in MANIFESTS:
-            kind = entry.get("mediaType") if isinstance(entry, dict) else entry
-            raise StoreDamaged(
-                f"{folder} holds {kind!r:.80}, which is no single image; copy the one that you want to a folder of its own."
-            )
+    for entry in images:
         manifest = _json(_checked(folder, entry, SMALL_LIMIT).read_bytes(), "the image's manifest")
         found = manifest.get("layers")
         if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
             raise StoreDamaged("The image has not exactly one layer, as an image of kernel caches has.")
-        if found[0].get("mediaType") not in LAYERS:
-            raise StoreDamaged(f"The image's layer is {found[0].get('mediaType')!r:.80}, and a gzip tar is expected.")
+        packing = LAYERS.get(str(found[0].get("mediaType")))
+        if packing is None:
+            raise StoreDamaged(f"The image's layer is {found[0].get('mediaType')!r:.80}, and a tar is expected.")
         config = _json(_checked(folder, manifest.get("config"), SMALL_LIMIT).read_bytes(), "the image's config")
         inner = config.get("config")
         labels = inner.get("Labels") if isinstance(inner, dict) else None
@@ -124,7 +155,28 @@ def layers(folder: Path) -> Iterator[Layer]:
             _checked(folder, found[0]),
             {str(name): str(value) for name, value in labels.items()} if isinstance(labels, dict) else {},
             str(notes.get(REFERENCE, "")) if isinstance(notes, dict) else "",
+            packing,
         )
+
+
+def _images(folder: Path, index: Mapping[str, Any], depth: int, seen: set[str]) -> Iterator[dict[str, Any]]:
+    """Give the descriptors of the images in an index, and in those within it; what is listed again is `seen` and looked at once."""
+    entries = index.get("manifests")
+    for entry in entries if isinstance(entries, list) else ():
+        kind = entry.get("mediaType") if isinstance(entry, dict) else entry
+        if kind not in MANIFESTS and not (kind in INDEXES and depth):
+            raise StoreDamaged(
+                f"{folder} holds {kind!r:.80}, which is no image; copy the one that you want to a folder of its own."
+            )
+        notes, digest = entry.get("annotations"), str(entry.get("digest"))
+        if digest in seen or (isinstance(notes, dict) and ABOUT in notes):
+            continue
+        seen.add(digest)
+        if kind in INDEXES:
+            inner = _json(_checked(folder, entry, SMALL_LIMIT).read_bytes(), "an index")
+            yield from _images(folder, inner, depth - 1, seen)
+        else:
+            yield entry
 
 
 def _layer(blobs: Path, fill: Callable[[tarfile.TarFile], Image]) -> tuple[Image, dict[str, Any], str]:

@@ -48,6 +48,7 @@ OTHER_ENGINES: tuple[Family, ...] = (
         scope="exact",
         default_path="",
         variables={"TLLM_AUTOTUNER_CACHE_PATH": "{live}/trtllm_autotuner/tactics.json"},
+        validity="json",
         note="Tactics chosen by timing; without the variable each start measures them again. TensorRT-LLM takes the file "
         "whatever GPU and version it names, so the key keeps configurations apart: every fact must agree.",
     ),

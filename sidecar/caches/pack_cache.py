@@ -90,10 +90,13 @@ class PackCache:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if is_temporary(entry.name) and self._now() - status.st_mtime > ORPHAN_S:
+                    age_s = self._now() - status.st_mtime
+                    if is_temporary(entry.name) and abs(age_s) > ORPHAN_S:
                         os.unlink(entry.path)
                     elif is_temporary(entry.name) or _NAME.fullmatch(entry.name):
-                        found.append((status.st_mtime, status.st_size, Path(entry.path)))
+                        # A time to come is of before the node's clock was set back: nobody used it since.
+                        used = status.st_mtime if age_s > -ORPHAN_S else 0.0
+                        found.append((used, status.st_size, Path(entry.path)))
         total = sum(each for _, each, _ in found)
         disk = os.statvfs(self._folder)
         room = min(self._limit - total, disk.f_bavail * disk.f_frsize - self._spare)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sidecar.caches import switched_off
+
 #: Below this share of its size left, shared memory is full of what crashed engines left there.
 SHARED_MEMORY_LEFT = 0.1
 #: The first CUDA whose nvcc compiles for an SM version: release notes of the CUDA toolkit, "new features".
@@ -42,7 +44,12 @@ _CACHE_ADVICE = (
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
     """Say in sentences what will go wrong, each with what to do; facts of unexpected shape say nothing."""
-    return [*_places(facts), *_compilers(facts), *_toolkit(facts)]
+    return [*_places(facts), *_compilers(facts), *_toolkit(facts), *_unused(facts)]
+
+
+def _unused(facts: Mapping[str, Any]) -> Iterator[str]:
+    for families, why in switched_off.reasons(facts):
+        yield f"{why}: what {' and '.join(families)} would hold is compiled anew at each start. Leave that out."
 
 
 def needs_cache(facts: Mapping[str, Any]) -> str:
@@ -66,6 +73,11 @@ def _places(facts: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(place, Mapping):
             continue
         what, path = str(place.get("what")), place.get("path")
+        if network := place.get("network"):
+            yield (
+                f"{path} ({what}) lies on {network}: engines that share a cache over a network break each other's files and "
+                "may wait for locks for ever. Remove the variable, and the sidecar sets it to the live cache."
+            )
         size, free = place.get("size"), place.get("free")
         if place.get("writable") is False:
             yield f"{path} ({what}) can't be written by uid {uid}: {_ADVICE.get(what, _CACHE_ADVICE)}"

@@ -59,6 +59,7 @@ class _Published(NamedTuple):
     manifest: Manifest | None = None
     new_files: int = 0
     packed: int = 0
+    packs: tuple[str, ...] = ()
 
 
 def publish(request: PublishRequest, tools: PublishTools) -> PublishResult:
@@ -109,6 +110,7 @@ class _ScopePublish:
         self._key = self._known.key(scope)
         self._skipped = skipped
         self._live = Path(request.live_cache)
+        self._own = frozenset(request.packed)
         self._held_back: set[tuple[str, int]] = set()
         # What the generation holds that is built on, damaged archives too.
         self._fit = FileTable()
@@ -126,7 +128,7 @@ class _ScopePublish:
             sequence = race.number(following)
             stored = parent.files if parent else FileTable()
             restored = cache(lambda parent=parent: self._restored(parent))
-            delta = compute(taken, stored, restored, digests, partial(self._is_fit, taken, whole))
+            delta = compute(taken, stored, restored, digests, partial(self._is_fit, taken, whole), self._own)
             if packed is None and delta:
                 packed = self._pack(taken, delta)
             new = packed.new(delta) if packed else FileTable()
@@ -143,7 +145,7 @@ class _ScopePublish:
                 race.lost(sequence)
                 continue
             self._store.write_head(manifest)
-            return _Published(manifest, len(new), packed.bytes)
+            return _Published(manifest, len(new), packed.bytes, tuple(pack.digest for pack in packed.packs))
 
     def _excluded(self) -> set[str]:
         variable, unsafe = UNSAFE_FORMAT
@@ -295,4 +297,5 @@ def _result(
         new_files=sum(one.new_files for one in done.values()),
         seconds=seconds,
         skipped={reason: count for reason, count in skipped.items() if count},
+        packed=tuple(pack for one in done.values() for pack in one.packs),
     )

@@ -19,7 +19,8 @@ StoreMode = Literal["read-write", "read-only"]
 class PublishRequest(Message):
     """What a publish needs to know. Files younger than `settle_s` seconds are taken as still being written.
 
-    `restored` maps scope to the generation this live cache was restored from (see RestoreResult.generations). `suspects` are
+    `restored` maps scope to the generation this live cache was restored from (see RestoreResult.generations), `packed` are
+    the packs that earlier publishes made of this live cache (PublishResult.packed). `suspects` are
     packs that were found damaged by that restore: looked at again, and not built on if they are. `keys_file` are the public
     keys that are trusted, `signing_file` is the key to sign with; both empty: signatures are not looked at.
     """
@@ -31,6 +32,7 @@ class PublishRequest(Message):
     store_mode: StoreMode = "read-write"
     settle_s: float = 2.0
     restored: Mapping[str, str] = field(default_factory=dict)
+    packed: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     keys_file: str = ""
@@ -43,7 +45,7 @@ class PublishResult(Message):
 
     `files` counts the new generations, `new_files` their delta, `bytes` what was packed. `generation` and `parent`
     are those of the exact scope, else of the toolchain scope; `generations` has both. `skipped` counts files left out
-    by reason (unstable, incomplete, ...).
+    by reason (unstable, incomplete, ...). `packed` names the packs of what was new.
     """
 
     outcome: PublishOutcome
@@ -56,6 +58,7 @@ class PublishResult(Message):
     new_files: int = 0
     seconds: float = 0.0
     skipped: Mapping[str, int] = field(default_factory=dict)
+    packed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from sidecar.caches.bringing import Bringing
 from sidecar.caches.choice import Choice
 from sidecar.caches.commit import sweep
 from sidecar.caches.explain import Nearest, nearest, sentence_for
-from sidecar.caches.families import BY_NAME, Family, is_kernel, left_out, left_out_by_ranks
+from sidecar.caches.families import BY_NAME, Family, all_goes, is_kernel, left_out, left_out_by_ranks
 from sidecar.caches.file_table import FileTable, StoredFile
 from sidecar.caches.fingerprint import KeyScope, cuda_majors
 from sidecar.caches.keeping import without_unfit
@@ -304,7 +304,7 @@ class _Restore:
         staged = self._staged.files.get(family.name)
         if staged is None:
             return
-        if family.unit is None:
+        if all_goes(family, dropped):
             self.area.drop_family(family.name)
             gone = list(staged.rows)
         else:

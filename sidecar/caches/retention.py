@@ -37,7 +37,8 @@ class Generation:
     """One generation as it was seen.
 
     `state` is candidate, proven, quarantined, condemned, untrusted, damaged or unknown (this version can't say what it is).
-    `packs` are its archives, as numbers. `held` says that a pod is trying it.
+    `packs` are its archives, as numbers. `held` says that a pod is trying it, `unfit` that it is quarantined or condemned,
+    whatever else its state says.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Generation:
     age_s: float
     packs: tuple[int, ...]
     held: bool = False
+    unfit: bool = False
 
 
 @dataclass(frozen=True)

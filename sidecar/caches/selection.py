@@ -83,8 +83,8 @@ class Selection:
         for at, path in enumerate(self.paths()):
             name = f"{entry_of(self.family, path)}/"
             if name != last:
-                # Names that only ever grow can't come back.
-                if name < last:
+                # Names that only ever grow can't come back, nor do those of folders, whose files lie side by side.
+                if name < last and not self.family.one_piece:
                     return None
                 if at:
                     ends.append(at)

@@ -68,14 +68,21 @@ class Trust:
                 "Only signed generations are believed here (WARMUP_TRUSTED_KEYS_FILE) and there is no key to sign with, so nothing "
                 "is published: leave that to the Job that has WARMUP_SIGNING_KEY_FILE."
             )
+        if why := self.why_not_believed():
+            return f"{why} So nothing is published."
+        return ""
+
+    def why_not_believed(self) -> str:
+        """Say why what is signed here now would be refused by everybody else; empty when it would not. There must be a key."""
+        assert self._signer is not None
         key = self._keys.get(self._signer.name)
         if key is None:
             return (
-                f"The key of WARMUP_SIGNING_KEY_FILE, {self._signer.name}, is not among those of {self._keys_from}, so nothing is "
-                "published: nobody would believe it. Add its public key there."
+                f"The key that signs, {self._signer.name}, is not among those of {self._keys_from}: nobody would believe it. "
+                "Add its public key there."
             )
         if not key.after_unix_s <= self._now() <= key.before_unix_s:
-            return f"{self._keys_from} does not trust {self._signer.name} at this time, so nothing is published."
+            return f"{self._keys_from} does not trust {self._signer.name} at this time."
         return ""
 
     def checked(self, data: bytes | None, place: Place) -> Signed:
@@ -98,7 +105,12 @@ class Trust:
                 f"Generation {name} has the signature of another one, {said['scope']:.20}/{said['key']:.12}/{said['name']:.30}."
             )
         made = said["signed_unix_s"]
-        if not key.after_unix_s <= made <= key.before_unix_s or made > self._now() + SKEW_S:
+        if made > self._now() + SKEW_S:
+            raise Untrusted(
+                f"Generation {name} was signed by {key.name} at a time to come: the clock of this machine is wrong, or that of the "
+                "one that signed."
+            )
+        if not key.after_unix_s <= made <= key.before_unix_s:
             raise Untrusted(f"Generation {name} was signed by {key.name} at a time at which that key is not trusted.")
         return Signed(name, said["parent"], said["manifest_sha256"], made, key.name)
 
@@ -141,14 +153,16 @@ class Trust:
         return json.dumps({**said, "signature": base64.b64encode(signature).decode()}, indent=1).encode() + b"\n"
 
 
-def sign_again(store: Store, trust: Trust, place: Place, skip: bool) -> bool:
+def sign_again(store: Store, trust: Trust, place: Place, skip: bool, vouching: Trust | None = None) -> bool:
     """Sign a generation that lies in a store; False when it was signed by this key already and `skip` says to leave it then.
 
-    Its manifest is read and checked, its archives are not. Raises StoreDamaged when there is no manifest that could be used.
+    Its manifest is read and checked, its archives are not. With `vouching` it must be believed already. Raises StoreDamaged when
+    there is no manifest that could be used, and Untrusted.
     """
     scope, key, name = cast("tuple[KeyScope, str, str]", place)
     if skip:
-        with suppress(Untrusted):
+        # One that can't be read is replaced like any other.
+        with suppress(StoreDamaged):
             trust.checked(store.signature(scope, key, name), place)
             return False
     stream = store.open_manifest(scope, key, name)
@@ -156,7 +170,8 @@ def sign_again(store: Store, trust: Trust, place: Place, skip: bool) -> bool:
         raise StoreDamaged(f"Generation {name} has no manifest: its publisher died, or is at work.")
     with stream:
         tapped = Tapped(stream)
-        found = manifests.read(cast(BinaryIO, tapped))
+        read = cast(BinaryIO, tapped)
+        found = vouching.read(read, store.signature(scope, key, name), place) if vouching else manifests.read(read)
         tapped.drain()
     if (found.scope, found.key, found.name) != place:
         raise StoreDamaged(f"Generation {name} says that it is {found.scope}/{found.key}/{found.name:.60}.")

@@ -8,19 +8,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sidecar.caches import switched_off
 from sidecar.caches.families import Family, unit_of
 from sidecar.caches.scan import Changes, Tree
 
 FACTORS = "cache_key_factors.json"
 FACTORS_LIMIT = 1 << 20
 NAMED = 3
-#: Begins the clause about kernels of another engine: no fault of anybody.
-OF_ANOTHER = "another engine published it"
 # One directory per key of the engine's own: vLLM 0.33 compilation/decorators.py:574 and backends.py:1086.
 _ENGINE_KEY = re.compile(r"(torch_aot_compile/[0-9a-f]+|[0-9a-f]{10})/")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a family was of little use, in one clause, empty where nothing known explains it.
+
+    `expected`: kernels of another engine, which is no fault of anybody and nothing to look into.
+    """
+
+    clause: str = ""
+    expected: bool = False
 
 
 def reason(
@@ -31,19 +42,20 @@ def reason(
     root: Path,
     facts: Mapping[str, Any],
     near: Sequence[str] = (),
-) -> str:
-    """Say in one clause why a family was of little use; empty when nothing known explains it.
+) -> Reason:
+    """Say why a family was of little use.
 
     `before` is what was laid down, `changes` what the engine did to it, `read` how many kernels it opened (None:
-    not known), `root` where the family lies, `facts` the launcher's. `near`: in which facts the engine differs from the one
-    that published these files, where it is another.
+    not known), `root` where the family lies, `facts` the launcher's. `near`: in which facts the engine differs from the
+    nearest one that the store knows, where another published these files; whether it was that one is not known.
     """
-    return (
+    fault = (
         _moved(family, facts)
         or (_rebuilt_by_ninja(before, changes, facts) if family.validity == "ninja" else "")
         or _another_key(before, changes, root)
-        or _entries(family, changes, read, near)
+        or _written_again(family, changes)
     )
+    return Reason(fault) if fault else _beside(changes, read, near)
 
 
 def _moved(family: Family, facts: Mapping[str, Any]) -> str:
@@ -52,7 +64,7 @@ def _moved(family: Family, facts: Mapping[str, Any]) -> str:
     for name in family.variables:
         if name in overrides:
             return f"{name} is set to {overrides[name]} in the engine's container, so the engine looks there"
-    return ""
+    return next((why for families, why in switched_off.reasons(facts) if family.name in families), "")
 
 
 def _rebuilt_by_ninja(before: Tree, changes: Changes, facts: Mapping[str, Any]) -> str:
@@ -128,23 +140,33 @@ def _factors(path: Path) -> dict[str, str]:
     return flat
 
 
-def _entries(family: Family, changes: Changes, read: int | None, near: Sequence[str]) -> str:
-    """Tell the same entries built again from others built beside them."""
-    if changes.changed:
-        again = {unit_of(family, path) or path for path in changes.changed}
-        return f"{len(again)} of its entries were written again in place: the compiler did not accept what it found"
-    if not changes.new_kernels and not changes.new:
+def _written_again(family: Family, changes: Changes) -> str:
+    if not changes.changed:
         return ""
+    again = {unit_of(family, path) or path for path in changes.changed}
+    return f"{len(again)} of its entries were written again in place: the compiler did not accept what it found"
+
+
+def _beside(changes: Changes, read: int | None, near: Sequence[str]) -> Reason:
+    """Say why other entries were built beside those that were restored."""
+    if not changes.new_kernels and not changes.new:
+        return Reason()
     if near:
         more = f" and {len(near) - 1} more" if len(near) > 1 else ""
-        return f"{OF_ANOTHER}, and this one needs kernels of other sizes or features: {near[0]}{more}"
+        return Reason(
+            "another engine published it, and this one needs kernels of other sizes or features; the nearest known key "
+            f"differs in {near[0]}{more}",
+            expected=True,
+        )
     if read == 0:
-        return (
+        return Reason(
             "the engine read none of it and compiled beside it: the compiler's own key differs (versions, paths, "
             "flags), or it looks in another directory"
         )
     count = len(changes.new_kernels) or len(changes.new)
-    return f"{count} kernels more were needed than whoever published it had compiled: other shapes, or other features"
+    return Reason(
+        f"{count} kernels more were needed than whoever published it had compiled: other shapes, or other features"
+    )
 
 
 def _some(names: Collection[str]) -> str:

@@ -193,14 +193,24 @@ class Upkeep(Records):
             self._checkpoint("records removed")
 
     def remove_key(self, scope: KeyScope, key: str) -> None:
-        """Remove what is left of a key without generations; nothing when there is one after all, or a remembered fallback."""
-        if any(self._is_there(self._generation(scope, key, name)) for name in self.notes(scope, key, ("generations",))):
+        """Remove what is left of a key without generations, but for remembered fallbacks; nothing when there is one after all."""
+        dead = self.notes(scope, key, ("generations",))
+        if any(self._is_there(self._generation(scope, key, name)) for name in dead):
             return
+        folder = self._key(scope, key)
         # What engines need to be good is known until it is lifted, however long none was started.
-        if self.notes(scope, key, ("fallbacks",)):
-            return
+        remembered = {"fallbacks", "facts.json"} if self.notes(scope, key, ("fallbacks",)) else set()
         with self._writing("remove a key"):
-            self._remove_folder(self._key(scope, key))
+            # Numbers begin anew: no record may be left that the next generation of a name would be taken for.
+            for name in set(self._names(folder)) - remembered - {"generations"}:
+                self._remove_folder(folder / name)
+                with contextlib.suppress(IsADirectoryError):
+                    self._remove(folder / name)
+            for name in dead:
+                self._remove_folder(folder / "generations" / name)
+            # A generation that was published at this moment stays.
+            self._remove_empty(folder / "generations")
+            self._remove_empty(folder)
             self._checkpoint("key removed")
 
     def remove_pack(self, digest: str, younger_than_s: float) -> bool:

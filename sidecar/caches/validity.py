@@ -21,7 +21,8 @@ JSON_LIMIT = 16 * 1024 * 1024
 # artifacts.py); names are relative to the list.
 CHECKSUMS = "checksums.txt"
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64})\s+\*?(\S.*)")
-_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
+# Libraries of the toolkit whose version is CUDA's own; others, such as libcufft, count by themselves.
+_CUDA_RUNTIME = re.compile(r"lib(?:cudart|nvrtc|nvJitLink|cublas|cublasLt)\.so\.(\d+)")
 # A file of these kinds is never empty when its compiler has finished.
 NEVER_EMPTY = (".so", ".cubin", ".hsaco", ".o", ".json", ".ptx", ".mlir")
 
@@ -61,10 +62,12 @@ def _reason(family: Family, paths: list[str], sizes: Mapping[str, int], root: Pa
     if any(sizes[path] == 0 and path.endswith(NEVER_EMPTY) for path in paths):
         return "empty"
     try:
-        if family.validity == "triton":
+        if family.validity == "triton" and unit_of(family, paths[0]):
             return _triton(paths, root, live)
         if family.validity == "ninja":
-            return _ninja(paths, root, live)
+            return _ninja(paths, root, live) or _unread(paths, sizes, root)
+        if family.validity == "json":
+            return _unread(paths, sizes, root)
     except OSError:
         return "unreadable"
     if family.validity == "cubin" and unit_of(family, paths[0]) and not any(path.endswith(".cubin") for path in paths):
@@ -95,6 +98,17 @@ def _triton(paths: list[str], root: Path, live: Path) -> str:
                 return "elsewhere"
             if child.removeprefix(prefix) not in there:
                 return "incomplete"
+    return ""
+
+
+def _unread(paths: list[str], sizes: Mapping[str, int], root: Path) -> str:
+    """Parse each JSON file, of those that a compiler writes: a larger one is nothing to be held in memory."""
+    for path in paths:
+        if path.endswith(".json") and sizes[path] <= JSON_LIMIT:
+            try:
+                json.loads(_read(root, path))
+            except (ValueError, RecursionError):
+                return "json"
     return ""
 
 

@@ -172,6 +172,10 @@ class Volume(Medium):
     def _remove_folder(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
+    def _remove_empty(self, folder: Path) -> None:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
     def _write_pack(self, folder: Path, fill: Callable[[BinaryIO], Pack], place: Callable[[Pack], Path]) -> Pack:
         make_directory(folder)
         temporary = temporary_name(folder / "pack")

@@ -140,7 +140,8 @@ CHECKS: Mapping[str, str] = {
     "none": "",
     "triton": "JSON parses, a group's children are there",
     "cubin": "has its cubin",
-    "ninja": "ninja finished it",
+    "ninja": "ninja finished it, JSON parses",
+    "json": "JSON parses",
 }
 
 

@@ -60,6 +60,8 @@ def command() -> None:
 def ls(location: str, watch_s: float, as_json: bool) -> int:
     """List all generations: scope, key, state, files, sizes, boots, and which pods try or make one.
 
+    Named too, with --json in the state `removed`, are those that are gone and whose files are never published again.
+
     \b
     Examples:
       warmup-sidecar store ls --json
@@ -70,22 +72,23 @@ def ls(location: str, watch_s: float, as_json: bool) -> int:
     from sidecar.commands.tables import Grid, make_console, table
 
     store = opened(location, None, trusting=True)
-    found = listed(store, _watch(watch_s))
+    found, gone = listed(store, _watch(watch_s)), removed(store)
     if as_json:
-        click.echo(json.dumps([each.to_json() for each in found], indent=1))
+        click.echo(json.dumps([each.to_json() for each in (*found, *gone)], indent=1))
         return EXIT_OK
     show_remembered(store)
-    if not found:
+    if not found and not gone:
         click.echo("The store is empty: nothing was published to it yet.")
         return EXIT_OK
     rows = [_row(each) for each in found]
-    make_console().print(table(Grid("", _HEADS, rows, _RIGHT, frozenset({"state"}))))
+    if rows:
+        make_console().print(table(Grid("", _HEADS, rows, _RIGHT, frozenset({"state"}))))
     for each in found:
         for said in filter(None, (each.detail, _claim(each))):
             click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {said}")
-    for scope, key, name in removed(store):
-        lift = f"`warmup-sidecar store unquarantine {key[:12]}/{name}` lifts that"
-        click.echo(f"{scope} {key[:12]}/{name}: It is gone, and its files are never published again; {lift}.")
+    for each in gone:
+        lift = f"`warmup-sidecar store unquarantine {each.key[:12]}/{each.name}` lifts that"
+        click.echo(f"{each.scope} {each.key[:12]}/{each.name}: {each.detail[:-1]}; {lift}.")
     return EXIT_OK
 
 
@@ -115,9 +118,11 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
     from sidecar.commands.tables import Grid, make_console, table
     from sidecar.web import words
 
-    store = opened(location, None)
+    store = opened(location, None, trusting=True)
     scope, key, name = find(store, generation)
-    manifest = store.read_manifest(scope, key, name)
+    # What nobody vouches for can be looked at; its state says so.
+    trust, store.trust = store.trust, None
+    manifest, store.trust = store.read_manifest(scope, key, name), trust
     if manifest is None:
         raise UsageError(f"Generation {name} has no manifest: its publisher died, or is at work.")
     state = state_of(store, scope, key, name, _watch(watch_s))

@@ -19,8 +19,9 @@ from sidecar.errors import EXIT_NOT_SO, EXIT_OK, UsageError
 from sidecar.files import temporary_name
 
 if TYPE_CHECKING:
-    from sidecar.caches.archive_file import Place
+    from sidecar.caches.archive_file import Brought
     from sidecar.caches.store import Store
+    from sidecar.caches.travelling import Place
 
 _KEYS = click.option(
     "--key", "keys", multiple=True, metavar="KEY", help="Beginning of a key; may be repeated. Default: all keys."
@@ -53,8 +54,8 @@ def export(file: Path, keys: tuple[str, ...], every: bool, oci: bool, tag: str |
     store = opened(location, "read-only", trusting=True)
     if oci:
         return _export_image(store, file, keys, "latest" if tag is None else tag)
-    from sidecar.caches.archive_file import chosen
     from sidecar.caches.archive_file import export as write
+    from sidecar.caches.travelling import chosen
     from sidecar.web import words
 
     places = chosen(store, keys, every)
@@ -120,10 +121,12 @@ def bring(file: Path, as_candidates: bool, location: str, as_json: bool) -> int:
     from sidecar.caches import archive_file, kernel_image, oci_layout
 
     store = opened(location, "read-write", trusting=True)
-    is_image = oci_layout.is_layout(file)
-    if file.is_dir() and not is_image:
-        raise UsageError(f"{file} is a folder, and no OCI image layout: it has no file `oci-layout`. A store is exported first.")
     try:
+        is_image = oci_layout.is_layout(file)
+        if file.is_dir() and not is_image:
+            raise UsageError(
+                f"{file} is a folder, and no OCI image layout: it has no file `oci-layout`. A store is exported first."
+            )
         if is_image:
             with progress("reading archives") as advance:
                 found = kernel_image.bring(store, file, advance, boots=not as_candidates)
@@ -135,14 +138,21 @@ def bring(file: Path, as_candidates: bool, location: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps([each.to_json() for each in found], indent=1))
     else:
-        told = {
-            "imported": "is imported",
-            "there": "is there already",
-            "conflict": "is NOT imported: the store has another generation of this name",
-        }
         for each in found:
-            click.echo(f"{each.scope} {each.key[:12]}/{each.name} {told[each.outcome]}.")
+            _tell(each)
     return EXIT_NOT_SO if any(each.outcome == "conflict" for each in found) else EXIT_OK
+
+
+def _tell(each: Brought) -> None:
+    told = {
+        "imported": "is imported",
+        "there": "is there already",
+        "conflict": "is NOT imported: the store has another generation of this name",
+    }
+    place = f"{each.key[:12]}/{each.name}"
+    click.echo(f"{each.scope} {place} {told[each.outcome]}.")
+    if each.quarantined:
+        click.echo(f"It is quarantined in this store; `warmup-sidecar store unquarantine {place}` lets it be used.")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 
 from sidecar.commands.settings_flags import loaded
 from sidecar.commands.store_given import STORE, opened
-from sidecar.errors import EXIT_NOT_SO, EXIT_OK, StoreDamaged, UsageError
+from sidecar.errors import EXIT_NOT_SO, EXIT_OK, KeysUnusable, StoreDamaged, Untrusted, UsageError
 
 if TYPE_CHECKING:
     from sidecar.caches.signing import Trust
@@ -55,7 +55,8 @@ def sign(generations: tuple[str, ...], every: bool, key_file: Path | None, locat
     """Sign GENERATIONS that are there already: who signs says that their publisher is believed.
 
     For the first key of a store, and when keys are changed: trust both, sign anew, trust the new one alone. A signature that is
-    there is replaced.
+    there is replaced. With WARMUP_TRUSTED_KEYS_FILE set, --all signs only what one of those keys vouches for, and the rest is
+    named: somebody who can write the store, and no more, may have put it there.
 
     \b
     Examples:
@@ -66,7 +67,8 @@ def sign(generations: tuple[str, ...], every: bool, key_file: Path | None, locat
     from sidecar.caches.ownership import SCOPES
     from sidecar.caches.trust import KeyFiles, trust
 
-    named = key_file or loaded({}).settings.signing_key_file
+    settings = loaded({}).settings
+    named = key_file or settings.signing_key_file
     if named is None:
         raise UsageError("No key is named: give --key FILE, or set WARMUP_SIGNING_KEY_FILE; `store keygen` makes one.")
     if every == bool(generations):
@@ -74,21 +76,28 @@ def sign(generations: tuple[str, ...], every: bool, key_file: Path | None, locat
     store = opened(location, "read-write")
     signer = trust(KeyFiles(signing=str(named.absolute())), time.time)
     assert signer is not None
+    known = str(settings.trusted_keys_file or "")
+    believed = trust(KeyFiles(known, str(named.absolute())), time.time) if known else None
+    if believed and (why := believed.why_not_believed()):
+        raise KeysUnusable(f"Nothing is signed. {why}")
     places = (
         [(scope, key, name) for scope in SCOPES for key in store.keys(scope) for name in store.generations(scope, key)]
         if every
         else [find(store, wanted) for wanted in generations]
     )
-    bad = sum(not _signed(store, signer, place, skip=every) for place in places)
+    bad = sum(not _signed(store, signer, place, every, believed if every else None) for place in places)
     return EXIT_NOT_SO if bad else EXIT_OK
 
 
-def _signed(store: Store, signer: Trust, place: tuple[str, str, str], skip: bool) -> bool:
+def _signed(store: Store, signer: Trust, place: tuple[str, str, str], skip: bool, vouching: Trust | None) -> bool:
     from sidecar.caches.signing import sign_again
 
     scope, key, name = place
     try:
-        made = sign_again(store, signer, place, skip)
+        made = sign_again(store, signer, place, skip, vouching)
+    except Untrusted as error:
+        click.echo(f"{scope}/{key[:12]}/{name} is not signed: {error} If you believe it, sign it by its name.")
+        return False
     except StoreDamaged as error:
         click.echo(f"{scope}/{key[:12]}/{name} is not signed: {error}")
         return False

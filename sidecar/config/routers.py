@@ -26,12 +26,16 @@ _ROUTERS: Mapping[str, re.Pattern[str]] = {
 _IMAGES: Mapping[str, re.Pattern[str]] = {
     "llm-d's routing sidecar": re.compile(r"(^|/)llm-d-routing-sidecar([:@]|$)"),
 }
-#: Commands that run a model, whatever else they name: a model may be called as a router is, and a script may start both.
-ENGINE_COMMAND = re.compile(
-    r"(^|[\s/])(vllm\s+serve|sglang\s+serve|trtllm-serve(?!\s+disaggregated(\s|$)))\b|\b(vllm\.entrypoints|sglang\.launch_server)\b"
-    r"|\bdynamo\.(vllm|sglang|trtllm|mocker)\b"
-)
-#: Matches the command of any of them.
+#: Commands that run a model, by the name of the engine's file in `engines/adapters/`, which takes its own from here.
+ENGINE_COMMANDS: Mapping[str, re.Pattern[str]] = {
+    "vllm": re.compile(r"(^|[\s/])vllm\s+serve\b|\bvllm\.entrypoints\b"),
+    "sglang": re.compile(r"\bsglang\.launch_server\b|(^|[\s/])sglang\s+serve\b"),
+    "trtllm": re.compile(r"(^|[\s/])trtllm-serve\b(?!\s+disaggregated(\s|$))"),
+    "dynamo": re.compile(r"\bdynamo\.(vllm|sglang|trtllm|mocker)\b"),
+}
+#: Matches any of them, whatever else they name: a model may be called as a router is, and a script may start both.
+ENGINE_COMMAND = re.compile("|".join(f"(?:{each.pattern})" for each in ENGINE_COMMANDS.values()))
+#: Matches the command of any router.
 COMMAND = re.compile("|".join(f"(?:{each.pattern})" for each in _ROUTERS.values()))
 
 

@@ -191,12 +191,13 @@ def identity(page: Exposition) -> str | None:
 def asleep(page: Exposition) -> bool | None:
     """Say whether any engine on the page sleeps; None when the page doesn't say.
 
-    vllm:engine_sleep_state has one series per state and engine, 1 for the state that holds (vLLM >= 0.11.2).
+    vllm:engine_sleep_state has one series per state and engine, 1 for the state that holds (vLLM >= 0.11.2). None holds when
+    scheduling is paused (/sleep?level=0) or the KV cache was released alone: no state but `awake` takes requests.
     """
     samples = page.samples.get(SLEEP, ())
     if not samples:
         return None
-    return any(each.value > 0 and each.labels.get("sleep_state") != "awake" for each in samples)
+    return any((each.value > 0) != (each.labels.get("sleep_state") == "awake") for each in samples)
 
 
 def ranks(page: Exposition) -> int | None:
@@ -206,8 +207,18 @@ def ranks(page: Exposition) -> int | None:
 
 def progress_by_rank(page: Exposition) -> dict[str, float]:
     """Give for each rank by its number a sum that grows whenever it works; empty where metrics don't tell ranks."""
+    return _by_rank(page, _progress(page))
+
+
+def load_by_rank(page: Exposition) -> dict[str, tuple[float, float]]:
+    """Give the running requests and the KV cache usage of each rank by its number; empty where metrics don't tell ranks."""
+    running, used = (_by_rank(page, names().numbers[field]) for field in ("running", "kv_cache_usage"))
+    return {rank: (count, used.get(rank, 0.0)) for rank, count in running.items()}
+
+
+def _by_rank(page: Exposition, series: Iterable[str]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name in _progress(page):
+    for name in series:
         for sample in page.samples.get(name, ()):
             rank = sample.labels.get("engine")
             if rank is not None and not math.isnan(sample.value):
@@ -244,6 +255,7 @@ def statistics(page: Exposition, engine: str = "vllm") -> EngineStats:
         asleep=asleep(page),
         progress=float(sum(moved)) if moved else None,
         progress_by_rank=progress_by_rank(page),
+        load_by_rank=load_by_rank(page),
         prompt_lengths=lengths(page, "prompt_lengths"),
         output_lengths=lengths(page, "output_lengths"),
         missing="" if seen else _missing(page, engine),

@@ -134,8 +134,9 @@ class EngineStats(Plain):
 
     `identity` is the start of the engine's process as text, `kv_cache_usage` a ratio 0..1, `progress` a sum
     that grows whenever the engine finishes any work, `progress_by_rank` the same for each data-parallel rank by its
-    number. `prompt_lengths` and `output_lengths` count ended requests by their tokens: for each upper bound of a bucket
-    (infinity at last) all requests up to it. `time_to_first_token` and `inter_token_latency` have the engine's own buckets.
+    number, and `load_by_rank` its running requests and its KV cache usage. `prompt_lengths` and `output_lengths` count
+    ended requests by their tokens: for each upper bound of a bucket (infinity at last) all requests up to it.
+    `time_to_first_token` and `inter_token_latency` have the engine's own buckets.
     `missing` says in a sentence why series are absent.
     """
 
@@ -151,6 +152,7 @@ class EngineStats(Plain):
     asleep: bool | None = None
     progress: float | None = None
     progress_by_rank: Mapping[str, float] = field(default_factory=dict)
+    load_by_rank: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     prompt_lengths: Mapping[float, float] = field(default_factory=dict)
     output_lengths: Mapping[float, float] = field(default_factory=dict)
     time_to_first_token: Histogram | None = None

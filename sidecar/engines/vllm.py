@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sidecar.engines import abilities, exposition, server_facts
 from sidecar.engines.generation import body_of, converse
 from sidecar.engines.http_engine import Deadlines as Deadlines
 from sidecar.engines.http_engine import HttpEngine, text_of
-from sidecar.engines.protocol import CompletionRequest, EngineFacts
+from sidecar.engines.protocol import CompletionRequest, EngineFacts, EngineStats
 from sidecar.engines.recognition import json_object
 from sidecar.engines.server_facts import Answers
 from sidecar.engines.stream import Answer
@@ -29,6 +30,8 @@ class VllmEngine(HttpEngine):
 
     name = "vllm"
     title = "vLLM"
+    #: For which process the metrics need no second opinion on whether it is awake; None: for none.
+    _awake: tuple[str | None] | None = None
 
     async def facts(self) -> EngineFacts:
         """Ask /v1/models, /version, /metrics, /server_info, /tokenize and which endpoints there are.
@@ -64,6 +67,29 @@ class VllmEngine(HttpEngine):
             ),
             self._hints,
         )
+
+    async def stats(self) -> EngineStats:
+        """Read the metrics, and ask /is_sleeping where they can't be trusted to tell of sleep; raises as the metrics do.
+
+        After a wake-up of the weights alone (/wake_up?tags=weights) the metrics of vLLM 0.11.2 and later say `awake`, those of
+        0.32 no longer (AsyncLLM.wake_up in vllm/v1/engine/async_llm.py), and a request would use a KV cache that is not there.
+        Older ones show no sleep at all.
+        """
+        found = await super().stats()
+        if found.asleep:
+            self._awake = None
+        if found.asleep or self._awake == (found.identity,):
+            return found
+        sleeps = await self._sleeps(found)
+        return found if sleeps is None else replace(found, asleep=sleeps)
+
+    async def _sleeps(self, found: EngineStats) -> bool | None:
+        """Ask an engine in development mode, the only one that can be put to sleep over HTTP; None: it doesn't tell."""
+        reply = await self._quiet_get("/is_sleeping", self._deadlines.recheck_s)
+        told = (json_object(reply) or {}).get("is_sleeping") if reply is not None and reply.status == 200 else None
+        if (told is False and found.asleep is not None) or (reply is not None and not isinstance(told, bool)):
+            self._awake = (found.identity,)
+        return told if isinstance(told, bool) else None
 
     async def _senses(self, model: str, config: Mapping[str, Any]) -> tuple[bool | None, bool | None]:
         """Say whether messages may hold pictures, and recordings; the engine is asked where its model's files don't tell.

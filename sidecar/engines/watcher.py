@@ -87,6 +87,7 @@ class EngineWatcher:
         self._stranger = ""
         self._scraped_at: float | None = None
         self._read_at = self._moved_at = 0.0
+        self._rank_moved_at: dict[str, float] = {}
         self._grown_at: float | None = None
         self._unread = ""
 
@@ -184,6 +185,10 @@ class EngineWatcher:
             self._moved_at = now
         if before is not None and stats.progress != before.progress:
             self._grown_at = now
+        self._rank_moved_at = {
+            rank: self._rank_moved_at.get(rank, now) if _stands(rank, before, stats) else now
+            for rank in stats.load_by_rank
+        }
         self._identity, self._stats, self._stranger = identity, stats, ""
         self._scraped_at = self._read_at = now
 
@@ -223,6 +228,12 @@ class EngineWatcher:
                 f"Requests are running ({stats.running:.0f}) and none has made progress for {frozen:.0f} s, "
                 "although the engine answers /health."
             )
+        for rank, moved_at in self._rank_moved_at.items():
+            if (stood := self._read_at - moved_at) >= self._stall_s:
+                return "stalled", (
+                    f"Requests are running on data-parallel rank {rank} ({stats.load_by_rank[rank][0]:.0f}) and none of them has "
+                    f"made progress for {stood:.0f} s, although the engine answers /health."
+                )
         if self._is_stale():
             return "up", (
                 f"{health.detail} Its metrics could not be read for {self._clock() - self._read_at:.0f} s, so that neither "
@@ -244,6 +255,14 @@ class EngineWatcher:
         finally:
             timer.cancel()
         return task.done()
+
+
+def _stands(rank: str, before: EngineStats | None, now: EngineStats) -> bool:
+    """Say whether requests ran on a rank in both readings and nothing of it has moved between them."""
+    if before is None or rank not in before.load_by_rank or rank not in now.progress_by_rank:
+        return False
+    (ran, used), (runs, uses) = before.load_by_rank[rank], now.load_by_rank[rank]
+    return bool(ran and runs) and (used, before.progress_by_rank.get(rank)) == (uses, now.progress_by_rank[rank])
 
 
 async def _end(task: asyncio.Task[Any] | None) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sidecar.engines.protocol import Completion, CompletionRequest, Engine, EngineFacts
 from sidecar.errors import EngineAsleep, EngineError, EngineGone, EngineUnauthorized
@@ -23,6 +24,7 @@ READ_AT_ONCE = 8
 #: it in a kernel of its own (use_cascade_attention in v1/attention/backends/flash_attn.py).
 CASCADE = 8
 GONE = ("refused", "reset")
+P = TypeVar("P", bound=Prompt)
 ASLEEP = "The engine is asleep, so nothing more was sent to it."
 
 
@@ -88,11 +90,7 @@ class Asker:
 
         Those of a passage that has `CASCADE` of them are asked together without others.
         """
-        groups = [
-            [prompt for prompt in prompts if prompt.passage == passage]
-            for passage in dict.fromkeys(prompt.passage for prompt in prompts if prompt.passage)
-        ]
-        groups = [group for group in groups if len(group) > 1]
+        groups = sharing(prompts)
         for group in groups:
             await self._awake()
             await self._fill(group[0], self._passage_salt(group[0]))
@@ -246,6 +244,13 @@ class Asker:
             self._left()
             raise EngineError(f"The engine did not answer {what} in time ({said}).")
         raise EngineError(f"The engine does not answer {what} ({said}).")
+
+
+def sharing(prompts: Sequence[P]) -> list[list[P]]:
+    """Give the prompts of each passage that more than one stands behind: what can be sent together behind a cached prefix."""
+    passages = dict.fromkeys(prompt.passage for prompt in prompts if prompt.passage)
+    groups = [[prompt for prompt in prompts if prompt.passage == passage] for passage in passages]
+    return [group for group in groups if len(group) > 1]
 
 
 def batch_size(facts: EngineFacts, most: int, prompts: Sequence[AnsweredPrompt] | Sequence[Prompt]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from sidecar.engines.protocol import Engine, EngineFacts
 from sidecar.errors import EngineAsleep, EngineError, EngineGone, EngineUnauthorized, GoldenError
 from sidecar.golden import identity
-from sidecar.golden.asking import ASLEEP, Asker, Told, batch_size
+from sidecar.golden.asking import ASLEEP, Asker, Told, batch_size, sharing
 from sidecar.golden.files import AnsweredPrompt, GoldenFile, GoldenSet
 from sidecar.golden.judging import Compared, compare, mean_size, read_back, said_again, to_read
 from sidecar.golden.limits import Limits
@@ -154,11 +154,16 @@ async def _compared(asker: Asker, file: GoldenFile, limits: Limits, read_all: bo
     exact = identity.exact(file.recorded, facts)
     by_name = {each.name: each for each in prompts}
     loops = any(each.answer.odd for each in file.prompts)
-    compared = [
-        compare(by_name[each.prompt.name], each.way, each.completion, limits, exact=exact, loops=loops) for each in told
-    ]
+
+    def compare_all() -> list[Compared]:
+        return [
+            compare(by_name[one.prompt.name], one.way, one.completion, limits, exact=exact, loops=loops) for one in told
+        ]
+
+    # A person's expression may take its time on each answer.
+    compared = await asyncio.to_thread(compare_all)
     likely = said_again(prompts, compared, limits)
-    unread = to_read(prompts, compared, {} if read_all else likely)
+    unread = to_read(prompts, compared, {} if read_all else likely, limits)
     asker.total += len(unread)
     scored = await asker.read_back(unread)
     texts = {each.name: each.got for each in reversed(compared)}
@@ -177,10 +182,14 @@ async def send_all(asker: Asker, prompts: Sequence[AnsweredPrompt], size: int, l
 
 
 def for_batches(prompts: Sequence[AnsweredPrompt]) -> list[AnsweredPrompt]:
-    """Choose what goes into batches: of prompts behind passages the shortest, because a batch reads each passage anew."""
-    behind = [each for each in prompts if each.passage]
-    kept = min(behind, key=lambda each: len(each.answer.prompt_ids), default=None)
-    return [each for each in prompts if not each.passage or each is kept]
+    """Choose what goes into batches: of prompts that are sent together behind passages only the shortest.
+
+    A batch reads each passage anew. What has a passage of its own is sent together with no other, so that it goes in, too.
+    """
+    together = [each for group in sharing(prompts) for each in group]
+    kept = min(together, key=lambda each: len(each.answer.prompt_ids), default=None)
+    left_out = {each.name for each in together if each is not kept}
+    return [each for each in prompts if each.name not in left_out]
 
 
 def spread(prompts: Sequence[AnsweredPrompt], count: int) -> list[AnsweredPrompt]:

@@ -5,6 +5,8 @@ Pure. A recording of something else is refused, which is no fault of the engine 
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from sidecar.engines.protocol import EngineFacts
 from sidecar.errors import GoldenError
 from sidecar.golden.files import GoldenFile, Recorded
@@ -17,6 +19,9 @@ CONFIGURATION = {
     "attention_backend": "attention backend",
     "tensor_parallel": "tensor parallel size",
 }
+
+#: What engines that tell their quantisation say where there is none.
+UNQUANTIZED = "none"
 
 
 def recorded_of(facts: EngineFacts, at: str, by: str, sentence_ids: tuple[int, ...]) -> Recorded:
@@ -57,6 +62,11 @@ def must_be_same_tokenizer(file: GoldenFile, sentence_ids: tuple[int, ...]) -> N
         )
 
 
+def _another_root(recorded: Recorded, facts: EngineFacts) -> bool:
+    """Compare where models come from by the last name: where a folder is mounted says nothing of what is in it."""
+    return len({PurePosixPath(root).name for root in (recorded.root, facts.root) if root}) > 1
+
+
 def exact(recorded: Recorded, facts: EngineFacts) -> bool:
     """Say whether both engines promise the same tokens in any batch, in the same configuration."""
     return recorded.batch_invariant and bool(facts.batch_invariant) and same_configuration(recorded, facts)
@@ -66,7 +76,13 @@ def same_configuration(recorded: Recorded, facts: EngineFacts) -> bool:
     """Say whether the engine and its configuration are those recorded, as far as both are known."""
     engine = f"{facts.engine} {facts.version or ''}".strip()
     known = bool(facts.version and facts.kv_cache_dtype and recorded.kv_cache_dtype)
-    return known and engine == recorded.engine and not _different(recorded, facts)
+    return known and engine == recorded.engine and _same_weights(recorded, facts) and not _different(recorded, facts)
+
+
+def _same_weights(recorded: Recorded, facts: EngineFacts) -> bool:
+    """Say whether nothing tells of another checkpoint, or of a quantisation that one of both engines does not show."""
+    schemes = {recorded.quantization, facts.quantization or ""}
+    return not _another_root(recorded, facts) and (len(schemes) == 1 or schemes == {"", UNQUANTIZED})
 
 
 def limits_for(file: GoldenFile, facts: EngineFacts) -> Limits:
@@ -84,6 +100,8 @@ def differences(recorded: Recorded, facts: EngineFacts) -> str:
         f"{CONFIGURATION[name]} {before} then and {now} now"
         for name, (before, now) in _different(recorded, facts).items()
     ]
+    if _another_root(recorded, facts):
+        found.append(f"model {recorded.root} then and {facts.root} now")
     return f" It was recorded with {', '.join(found)}." if found else ""
 
 

@@ -6,11 +6,11 @@ Pure. What all answers of a check say together is decided in `verdict.py`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar.engines.protocol import Completion
+from sidecar.golden.expressions import is_found
 from sidecar.golden.files import Answer, AnsweredPrompt
 from sidecar.golden.limits import Limits
 from sidecar.golden.report import Way
@@ -94,17 +94,24 @@ def said_again(prompts: Sequence[AnsweredPrompt], compared: Sequence[Compared], 
 
 
 def to_read(
-    prompts: Sequence[AnsweredPrompt], compared: Sequence[Compared], likely: Mapping[str, Compared]
+    prompts: Sequence[AnsweredPrompt], compared: Sequence[Compared], likely: Mapping[str, Compared], limits: Limits
 ) -> list[AnsweredPrompt]:
     """Choose which recorded answers to read back: those of which it is not known how likely they are (`likely`).
 
-    None where so few parted, all of them at near ties, that the others tell enough of the engine.
+    None where so few parted, all of them late and at near ties, that the others tell enough of the engine.
     """
     scored = [each for each in prompts if each.answer.scored]
     unknown = [each for each in scored if each.name not in likely]
-    tied = {each.name for each in compared if each.tie} - {each.name for each in compared if not (each.whole or each.tie)}
-    few = len(unknown) <= FEW * len(scored) and tied.issuperset(each.name for each in unknown)
+    silent = {each.name for each in compared if not (each.whole or _tells_enough(each, limits))}
+    parted = {each.name for each in compared if not each.whole} - silent
+    few = len(unknown) <= FEW * len(scored) and parted.issuperset(each.name for each in unknown)
     return [] if few else unknown
+
+
+def _tells_enough(each: Compared, limits: Limits) -> bool:
+    """Say whether an answer that parted needs no reading back: what came before is long enough and about as likely as it was."""
+    known = len(each.changes) >= limits.first_tokens
+    return each.tie and known and mean_size(each.changes) <= limits.worst_prompt
 
 
 def _likely(prompt: AnsweredPrompt, changes: tuple[float, ...], wrong: str, limits: Limits, got: str) -> Compared:
@@ -201,6 +208,9 @@ def _not_a_number(logprobs: Sequence[float]) -> str:
 
 
 def _unmet(prompt: AnsweredPrompt, text: str) -> str:
-    if not prompt.expect or not prompt.answer.met or re.search(prompt.expect, text):
-        return ""
+    try:
+        if not prompt.expect or not prompt.answer.met or is_found(prompt.expect, text):
+            return ""
+    except TimeoutError as error:
+        return f"its expression can't be looked for: {error}"
     return f"it does not match {prompt.expect!r}"

@@ -6,7 +6,6 @@ Answers are kept in `files.py`; when and with how many others a prompt is sent i
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,19 +13,12 @@ import pydantic
 from pydantic import AfterValidator, Field
 
 from sidecar.engines.protocol import EngineFacts
+from sidecar.golden.expressions import compiled
 from sidecar.warmup.media import data_url, picture
 from sidecar.warmup.steps import Strict
 
 #: Pictures are made from this and the prompt's name, the same in every process and release.
 PICTURE_SEED = "golden picture"
-
-
-def _expression(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"this is no regular expression: {error}") from None
-    return pattern
 
 
 class Message(Strict):
@@ -50,7 +42,7 @@ class Prompt(Strict):
     passage: str = ""
     picture: int = Field(0, ge=0, le=4096)
     max_tokens: int = Field(24, ge=1, le=4096)
-    expect: Annotated[str, AfterValidator(_expression)] = ""
+    expect: Annotated[str, AfterValidator(compiled)] = ""
 
     @pydantic.model_validator(mode="after")
     def _one_kind(self) -> Prompt:

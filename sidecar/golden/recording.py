@@ -6,7 +6,6 @@ Nothing is compared with an earlier recording here.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from sidecar.errors import GoldenError
 from sidecar.golden import identity
 from sidecar.golden.asking import Asker
 from sidecar.golden.checking import check, why_unasked
+from sidecar.golden.expressions import is_found
 from sidecar.golden.files import Answer, AnsweredPrompt, GoldenFile, GoldenSet, PromptSet
 from sidecar.golden.judging import margin
 from sidecar.golden.limits import Limits
@@ -129,9 +129,16 @@ def _answered(prompt: Prompt, got: Completion) -> AnsweredPrompt:
         logprobs=_rounded(got.logprobs or ()),
         margins=_rounded([each for each in margins if each is not None]) if None not in margins else (),
         odd=what_is_wrong(got),
-        met=not prompt.expect or re.search(prompt.expect, got.text) is not None,
+        met=not prompt.expect or _is_met(prompt, got.text),
     )
     return AnsweredPrompt(**prompt.model_dump(), answer=answer)
+
+
+def _is_met(prompt: Prompt, text: str) -> bool:
+    try:
+        return is_found(prompt.expect, text)
+    except TimeoutError as error:
+        raise GoldenError(f"Prompt {prompt.name!r}: {error}.") from None
 
 
 def _with_scores(prompt: AnsweredPrompt, scores: Sequence[float]) -> AnsweredPrompt:

@@ -28,6 +28,9 @@ CAUSES = {
     "artifact_download": "The engine wanted to download kernels and could not.",
     "driver_too_old": "Code was built for a newer CUDA than the driver has.",
     "wrong_arch": "A kernel was built for another GPU.",
+    "gpu_unusable": "A GPU, its driver or its links failed or were not there; another node may do.",
+    "peer_missing": "Other parts of the engine, mostly on other nodes, did not come in time.",
+    "limit_reached": "A limit on processes, threads or open files was reached.",
     "compile_stall": "Compile stall: kernels were being compiled for longer than the engine waits for one step.",
     "step_timeout": "One step took longer than the engine waits for it, and no kernel was compiled meanwhile.",
     "killed": "The engine was killed from outside.",
@@ -53,12 +56,25 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"driver version is insufficient"
             r"|provided PTX was compiled with an unsupported toolchain",
         ),
+        # What the CUDA runtime and NVML say of hardware and driver (cudaError_t and nvmlReturn_t, by their texts).
+        (
+            "gpu_unusable",
+            r"uncorrectable (ECC|NVLink) error|CUDA-capable device\(s\) is/are busy or unavailable"
+            r"|no CUDA-capable device is detected|No CUDA GPUs are available|Found no NVIDIA driver"
+            r"|system not yet initialized|unsupported display driver / cuda driver combination"
+            r"|forward compatibility was attempted on non supported HW|CUDA driver initialization failed"
+            r"|MPS client failed to connect|Failed to infer device type"
+            r"|NVMLError_(DriverNotLoaded|LibRmVersionMismatch|GpuIsLost)|Driver/library version mismatch"
+            r"|nvlink or a hardware error",
+        ),
         (
             "out_of_memory",
-            r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|std::bad_alloc"
+            r"(CUDA|HIP) out of memory|OutOfMemoryError|(CUDA|HIP) error: out of memory|std::bad_alloc"
+            r"|CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_ALLOC_FAILED|(Cuda|Hip) failure \d* ?'out of memory'"
             r"|Cannot allocate memory|No available memory for the cache blocks"
             r"|less than desired GPU memory utilization"
             r"|larger than the available KV cache memory"
+            r"|larger than the maximum number of tokens that can be stored in KV cache"
             r"|(^|\s)MemoryError\b",
         ),
         ("port_in_use", r"address already in use|\[Errno 98\]"),
@@ -68,7 +84,9 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"is not a local folder and is not a valid model identifier|RepositoryNotFoundError"
             r"|GatedRepoError|LocalEntryNotFoundError|does not appear to have a file named"
             r"|Invalid repository ID or local directory|Cannot find any model weights"
-            r"|No such file or directory: \S*(config\.json|\.safetensors|tokenizer)",
+            r"|No such file or directory: \S*(config\.json|\.safetensors|tokenizer)"
+            r"|SafetensorError|couldn't connect to 'https?://|OfflineModeIsEnabled|HTTPError: 40[13] Client Error"
+            r"|(Stale file handle|Input/output error): \S*\.safetensors",
         ),
         (
             "artifact_download",
@@ -83,6 +101,12 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|No such file or directory: '\S*(nvcc|ninja|g\+\+|gcc)'",
         ),
         ("no_permission", r"PermissionError|Read-only file system"),
+        ("limit_reached", r"can't start new thread|Too many open files|BlockingIOError: \[Errno 11\]"),
+        # The rendezvous of torch.distributed (c10d TCPStore, torch 2.x): before any kernel is loaded.
+        (
+            "peer_missing",
+            r"Timed out after \d+ seconds waiting for clients|The client socket has (timed out|failed)\b",
+        ),
         # vLLM's executor (v1/executor/multiproc_executor.py, 0.9 to 0.33), NCCL's watchdog and its monitor
         # (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, 2.x), and gloo's.
         (
@@ -101,6 +125,8 @@ _GO_ON = (
     "What it compiled is kept and the next start goes on from there; if that repeats, raise "
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS and --distributed-timeout-seconds of the engine."
 )
+#: Ends that look so from outside where the kernel has ended a worker or a compiler for want of memory.
+_AS_IF = frozenset({"crash", "killed", "step_timeout"})
 _DEATH = re.compile(
     r"EngineDeadError|Engine ?core (?!pid=).*(failed|died)|(^|\s)[\w.]*(Error|Exception)\b:|Traceback \(most recent",
     re.IGNORECASE,
@@ -138,9 +164,14 @@ def classify_exit(
     """
     lines = [*fatal_lines, *exited.last_lines]
     cause, evidence = _cause(exited, terminating, lines)
+    starved = exited.oom_kills > 0 and cause in _AS_IF
+    if starved:
+        cause = "out_of_memory"
     if cause == "step_timeout" and compiled():
         cause = "compile_stall"
     said = f' It said: "{_short(evidence)}"' if evidence else ""
+    if starved:
+        said = f" The kernel ended {exited.oom_kills} of its container's processes: raise the memory limit.{said}"
     sentence = f"{CAUSES[cause]} ({_ending(exited)}).{said}".replace(". (", " (", 1)
     advice = f" {_GO_ON}" if cause in PASSING else ""
     return ExitCause(cause, sentence + advice, cause in _CACHE_MAY_BE_TO_BLAME, cause in PASSING)

@@ -132,13 +132,17 @@ class Started:
 
 @dataclass(frozen=True)
 class Exited:
-    """The engine ended after `seconds`, with an exit code or by a signal; both None: it never ran."""
+    """The engine ended after `seconds`, with an exit code or by a signal; both None: it never ran.
+
+    `oom_kills`: so many processes of its container the kernel ended meanwhile because main memory was not enough.
+    """
 
     code: int | None
     signal: int | None
     seconds: float
     restarting: bool
     last_lines: tuple[str, ...]
+    oom_kills: int = 0
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> Exited | None:
@@ -149,7 +153,9 @@ class Exited:
             return None
         if any(number is not None and type(number) is not int for number in (code, signal)):
             return None
-        return cls(code, signal, float(seconds), restarting, lines)
+        # Launchers of earlier versions don't tell.
+        kills = found.get("oom_kills")
+        return cls(code, signal, float(seconds), restarting, lines, kills if type(kills) is int and kills > 0 else 0)
 
 
 @dataclass(frozen=True)

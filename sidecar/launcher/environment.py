@@ -28,7 +28,7 @@ def engine_environment(
     environment = dict(base)
     for name, value in settings["environment"].items():
         if base.get(name):
-            if base[name] != value:
+            if base[name].rstrip("/") != value:
                 listener.note("hint", f"{name} was {base[name]} before, so that family is not in {value}.")
         elif os.path.isabs(value) and not caches.usable(value):
             caches.failed[name] = f"{value} can't be used"

@@ -6,6 +6,7 @@ No key is computed here, and a fact that can't be learned is null.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -14,12 +15,12 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
 from sidecar.launcher.change import Unchangeable, changed_command, changed_environment
 from sidecar.launcher.config_file import digests, shown
 from sidecar.launcher.preflight import written_places
-from sidecar.launcher.privacy import shown_value, without_secrets
+from sidecar.launcher.privacy import own_names, shown_value, without_secrets
 from sidecar.launcher.script import engine_words
 from sidecar.launcher.transfer import kv_transfer
 
@@ -47,6 +48,9 @@ WORLD = re.compile(
 WORLD_ENVIRONMENT = re.compile(
     r"^(NODE_RANK|RANK|LOCAL_RANK|WORLD_SIZE|LWS_WORKER_INDEX|LWS_GROUP_SIZE|VLLM_DP_.*|SLURM_(NODEID|NNODES))$"
 )
+#: One folder for each part of a GPU (NVIDIA MIG user guide, "Device nodes and capabilities").
+CAPABILITIES = "/proc/driver/nvidia/capabilities"
+GPUS = "/proc/driver/nvidia/gpus"
 #: Asks an interpreter about itself without importing a package.
 QUESTION = (
     "import json,sys,sysconfig as s;print(json.dumps([sys.version.split()[0],sys.prefix,"
@@ -136,17 +140,43 @@ def read_text(path: str, limit: int = 65536) -> str:
     return ""
 
 
-def gpus() -> list[Json]:
-    """List the GPUs that this container has device nodes for, as the driver names them."""
+def gpus(listing: Optional[str] = None) -> list[Json]:
+    """List the GPUs that this container has device nodes for, as the driver names them.
+
+    `listing` is what `nvidia-smi -L` told of parts of GPUs; None: there are none. One that tells nothing, because it came too
+    late, makes no whole GPU of a part.
+    """
+    parts = instances(listing or "")
     found: list[Json] = []
-    base = "/proc/driver/nvidia/gpus"
+    base = GPUS
     for folder in sorted(os.listdir(base)) if os.path.isdir(base) else []:
         text = read_text(f"{base}/{folder}/information")
         rows = {key: value.strip() for key, value in re.findall(r"^([^:\n]+):(.*)$", text, re.MULTILINE)}
         minor = rows.get("Device Minor", "")
         if not minor or os.path.exists(f"/dev/nvidia{minor}"):
             name, uuid = rows.get("Model", ""), rows.get("GPU UUID", "")
-            found.append({"index": len(found), "name": name, "uuid": uuid, "bus": folder})
+            sizes = parts.get(uuid, []) if parts or listing is None else ["of unknown size"]
+            mig = {"mig": sizes} if sizes else {}
+            found.append({"index": len(found), "name": name, "uuid": uuid, "bus": folder, **mig})
+    return found
+
+
+def lists_instances(environment: dict[str, str]) -> bool:
+    """Tell whether this container has a part of a GPU (MIG), so that it is worth to ask for its size."""
+    visible = [environment.get(name, "") for name in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")]
+    return any("MIG-" in word for word in visible) or bool(glob.glob(f"{CAPABILITIES}/gpu*/mig/gi*"))
+
+
+def instances(listing: str) -> dict[str, list[str]]:
+    """Map GPUs by UUID to the MIG profiles that are visible here, out of what `nvidia-smi -L` prints."""
+    found: dict[str, list[str]] = {}
+    uuid = ""
+    for line in listing.splitlines():
+        gpu = re.match(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)", line)
+        part = re.match(r"\s+MIG (\S+)\s+Device", line)
+        uuid = gpu[1] if gpu else uuid
+        if part and uuid:
+            found.setdefault(uuid, []).append(part[1])
     return found
 
 
@@ -190,7 +220,8 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
     python = interpreter(argv, environment.get("PATH"))
     nvcc, cxx = toolchain(environment)
     compilers = {name: [path, "--version"] for name, path in (("nvcc", nvcc), ("cxx", cxx)) if path}
-    answers = ask({"python": [python, "-c", QUESTION], **compilers}, environment)
+    listing = {"mig": ["nvidia-smi", "-L"]} if lists_instances(environment) else {}
+    answers = ask({"python": [python, "-c", QUESTION], **compilers, **listing}, environment)
     version, prefix, abi, import_path = None, None, None, list[str]()
     with contextlib.suppress(ValueError):
         # A sitecustomize may print too, before us.
@@ -210,7 +241,7 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
             "cxx": answers.get("cxx", "").split("\n")[0].strip() or None,
         },
         "driver": {"version": driver[1] if driver else None},
-        "gpus": gpus(),
+        "gpus": gpus(answers.get("mig", "") if listing else None),
         "cpu": cpu(),
         "libc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None,
         "uid": os.getuid(),
@@ -218,6 +249,7 @@ def collect_facts(argv: list[str], environment: dict[str, str], caches: dict[str
         "home": environment.get("HOME", ""),
         "cwd": os.getcwd(),
         "hostname": os.uname().nodename,
+        "names": own_names(environment),
         "places": written_places(environment, caches, import_path),
     }
 
@@ -252,4 +284,4 @@ def fallback_facts(
 
 def overridden(environment: dict[str, str], caches: dict[str, str]) -> list[str]:
     """Name the cache variables that the user has set to something else: those families live elsewhere."""
-    return [name for name in caches if environment.get(name) and environment[name] != caches[name]]
+    return [name for name in caches if environment.get(name) and environment[name].rstrip("/") != caches[name]]

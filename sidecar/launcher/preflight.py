@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from sidecar.launcher.links import temporary
+from sidecar.launcher.mounts import network_filesystem
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -16,7 +17,8 @@ SHARED_MEMORY = "/dev/shm"
 def written_places(environment: dict[str, str], caches: dict[str, str], import_path: list[str]) -> list[dict[str, Any]]:
     """List what the engine writes to: what it is, its path, whether this user can write there or make it.
 
-    `caches` maps cache variables to where the sidecar puts them; `import_path` is the engine's.
+    `caches` maps cache variables to where the sidecar puts them; `import_path` is the engine's. Where the user has put one on
+    a filesystem over a network, that is told, too.
     """
     home = environment.get("HOME") or os.path.expanduser("~")
     cache = environment.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
@@ -34,7 +36,7 @@ def written_places(environment: dict[str, str], caches: dict[str, str], import_p
             wanted["flashinfer_cubin"] = environment.get("FLASHINFER_CUBIN_DIR") or cubins
             break
     found = [
-        {"what": what, "path": path, "writable": is_writable(path)}
+        {"what": what, "path": path, "writable": is_writable(path), **_network(what, path, caches)}
         for what, path in wanted.items()
         if os.path.isabs(path)
     ]
@@ -45,6 +47,12 @@ def written_places(environment: dict[str, str], caches: dict[str, str], import_p
         **room(SHARED_MEMORY),
     }
     return [*found, shared]
+
+
+def _network(what: str, path: str, caches: dict[str, str]) -> dict[str, str]:
+    """Name the filesystem of a moved cache if it is one over a network; of the live cache's the sidecar tells."""
+    kind = network_filesystem(path) if path.rstrip("/") != caches.get(what, path).rstrip("/") else ""
+    return {"network": kind} if kind else {}
 
 
 def is_writable(path: str) -> bool:

@@ -31,6 +31,10 @@ _USER = re.compile(r"(?<=//)[^/@\s\"']+(?=@)")
 _MEMBER = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\[\]{}]*\]|[\w.+-]+)""")
 _SCRIPT = re.compile(r"-[A-Za-z]*c$")
 _SHORTEST = 6
+#: Variables by which pods are told their names, as Kubernetes' documentation and most charts spell them.
+_OWN = re.compile(r"(MY_|K8S_|KUBE_|KUBERNETES_)?(POD|NODE|HOST)_?(NAME|UID)$")
+#: Random names, as in caches/own_names.py.
+_RANDOM = re.compile(r"(.*-[bcdfghjklmnpqrstvwxz2456789]{5}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$")
 #: What may be an address; connector configurations hold the pod's own, and it is another one at each start.
 _ADDRESS = re.compile(r"\[?(?<![\w.:])((?:\d{1,3}\.){3}\d{1,3}|(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4})(?![\w.])\]?")
 
@@ -71,12 +75,26 @@ def without_own_place(text: str) -> str:
             return found[0]
         return "<address>"
 
-    name = os.uname().nodename
     text = _ADDRESS.sub(replaced, text)
-    # A plain word may be a part of a path; a pod's name has a dash and a digit.
-    if "-" in name and re.search(r"\d", name):
-        text = re.sub(r"(?<![\w-])" + re.escape(name) + r"(?![\w-])", "<own name>", text)
+    for name in own_names(dict(os.environ)):
+        if _RANDOM.match(name):
+            text = text.replace(name, "<own name>")
+        # A plain word may be a part of a path; a pod's name has a dash and a digit.
+        elif "-" in name and re.search(r"\d", name):
+            text = re.sub(r"(?<![\w-])" + re.escape(name) + r"(?![\w-])", "<own name>", text)
     return text
+
+
+def own_names(environment: "dict[str, str]") -> "list[str]":
+    """Give the names of this pod and its node, the longest first.
+
+    With the node's network (`hostNetwork`), or as a full domain name, the host's name is not the pod's: then a variable that
+    is filled from the Pod's fields (the downward API) tells.
+    """
+    host = os.uname().nodename
+    found = {host, host.partition(".")[0]}
+    found.update(value for name, value in environment.items() if _OWN.match(name) and len(value) < 254)
+    return sorted(found - {""}, key=lambda name: (-len(name), name))
 
 
 def shown_value(name: str, value: str, found: set[str] | None = None) -> str:

@@ -18,6 +18,7 @@ from sidecar.launcher.facts import collect_facts, fallback_facts
 from sidecar.launcher.links import Links
 from sidecar.launcher.locks import remove_orphans
 from sidecar.launcher.log import say
+from sidecar.launcher.memory import oom_kills
 from sidecar.launcher.messages import best_effort, checked_decision, checked_settings, durations
 from sidecar.launcher.output import Listener
 from sidecar.launcher.privacy import secret_values, without_secrets
@@ -175,6 +176,7 @@ class Launch:
     def _watch(self, attempt: Attempt, settings: Json, listener: Listener) -> int | None:
         engine = self.engine
         assert engine is not None
+        killed_before = oom_kills()
         ending = Ending(engine, attempt, durations(settings), settings["engine_url"] + "/metrics")
         while not engine.reap():
             ending.tick(self._signals)
@@ -182,7 +184,8 @@ class Launch:
         lived, ended = engine.seconds, engine.finish()
         self.engine = None
         again = ending.restart_asked and not self._signals.stopping
-        return self._close(attempt, lived, ended, listener.last_lines(), again)
+        killed = max(0, oom_kills() - killed_before)
+        return self._close(attempt, lived, ended, listener.last_lines(), again, killed)
 
     def _close(
         self,
@@ -191,6 +194,7 @@ class Launch:
         ended: tuple[int | None, int | None],
         lines: list[str],
         again: bool,
+        killed: int = 0,
     ) -> int | None:
         """Record how it ended; give the exit code, or None when another attempt is to follow."""
         if self._looking:
@@ -199,7 +203,7 @@ class Launch:
             self._links.remove()
         code, number = ended
         record = {"code": code, "signal": number, "seconds": round(seconds, 3), "restarting": again}
-        best_effort(attempt.write, "exited.json", {**record, "last_lines": lines})
+        best_effort(attempt.write, "exited.json", {**record, "oom_kills": killed, "last_lines": lines})
         if again:
             return None
         return code if code is not None else 128 + (number or 0)

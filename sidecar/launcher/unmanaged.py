@@ -28,6 +28,13 @@ DIRECTORIES = 200
 REPORTED = 20
 NICENESS = 15
 DEPTH = 12
+#: Where downloads go that the user put somewhere else (huggingface_hub, datasets, transformers, modelscope, torch.hub and
+#: vLLM by their documentation), and what Hugging Face keeps below its own.
+DOWNLOADS = (
+    "HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE HF_XET_CACHE HF_ASSETS_CACHE HF_DATASETS_CACHE HF_MODULES_CACHE "
+    "TRANSFORMERS_CACHE MODELSCOPE_CACHE TORCH_HOME VLLM_ASSETS_CACHE VLLM_MEDIA_CACHE VLLM_LORA_RESOLVER_CACHE_DIR"
+).split()
+IN_HF_HOME = ("hub", "xet", "assets", "datasets", "modules")
 
 
 class Size(NamedTuple):
@@ -87,8 +94,8 @@ class Places:
     """Where unknown caches may grow: below HOME and TMPDIR, where the user moved a family, and configured roots."""
 
     def __init__(self, settings: Json, environment: dict[str, str], control: str) -> None:
-        self._home = environment.get("HOME") or os.path.expanduser("~")
-        self._cache = environment.get("XDG_CACHE_HOME") or os.path.join(self._home, ".cache")
+        self._home = os.path.normpath(environment.get("HOME") or os.path.expanduser("~"))
+        self._cache = os.path.normpath(environment.get("XDG_CACHE_HOME") or os.path.join(self._home, ".cache"))
         self._temporary = temporary(environment)
         self._extra = settings["extra_roots"]
         self._moved = [
@@ -100,6 +107,7 @@ class Places:
         ours = [os.path.realpath(path) for path in (settings["live_cache"], control) if path]
         self._ours = [path for path in ours if not within(os.path.realpath(self._home), path)]
         patterns = [fnmatch.translate(self._place(place, environment)) for place in settings["not_caches"]]
+        patterns += [re.escape(path) + r"\Z" for path in downloads(environment)]
         #: Places that are known and no caches of compilers; matches nothing when there are none.
         self.known = re.compile("|".join(patterns) or r"(?!)")
 
@@ -115,7 +123,24 @@ class Places:
             for path in subdirectories(folder, hidden):
                 if path != self._cache and not self.known.match(path) and not self._is_ours(path):
                     found.setdefault(path, where)
-        return dict(list(found.items())[:DIRECTORIES])
+        return dict(list(self._each_once(found).items())[:DIRECTORIES])
+
+    def _each_once(self, found: dict[str, str]) -> dict[str, str]:
+        """Leave out links to what is known, or is looked at under another name."""
+        real = {path: os.path.realpath(path) for path in found}
+        # A configured root is looked at whatever it is.
+        links = {path for path, where in found.items() if where != "extra" and os.path.islink(path)}
+        seen = {real[path] for path in found if path not in links}
+        wider = [os.path.realpath(path) for path in (self._home, self._cache, self._temporary)]
+        kept = {}
+        for path, where in found.items():
+            place = real[path]
+            if path in links:
+                if place in seen or self.known.match(place) or any(within(each, place) for each in wider):
+                    continue
+                seen.add(place)
+            kept[path] = where
+        return kept
 
     def _place(self, place: str, environment: dict[str, str]) -> str:
         if place.startswith("~/.cache/"):
@@ -187,14 +212,18 @@ class Watch(threading.Thread):
         return told if size > 0 else {}
 
 
+def downloads(environment: dict[str, str]) -> list[str]:
+    """List the places to which the user has moved downloads."""
+    found = [environment[name] for name in DOWNLOADS if os.path.isabs(environment.get(name, ""))]
+    home = environment.get("HF_HOME", "")
+    found += [os.path.join(home, name) for name in IN_HF_HOME if os.path.isabs(home)]
+    return [os.path.normpath(path) for path in found]
+
+
 def subdirectories(folder: str, hidden: bool) -> list[str]:
-    """List the directories in a folder: those with a leading dot, or all; links are none."""
+    """List the directories in a folder, and links to one: those with a leading dot, or all."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(
-            entry.path
-            for entry in entries
-            if entry.is_dir(follow_symlinks=False) and (entry.name.startswith(".") or not hidden)
-        )
+        return sorted(entry.path for entry in entries if (entry.name.startswith(".") or not hidden) and entry.is_dir())
     return []
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sidecar.lifecycle.output import FROM_STORE
 from sidecar.lifecycle.states import Mode, Phase, Snapshot, Suspension
+
+IF_THE_GPU_IS_BACK = "The engine is warmed and checked again should the GPU come back."
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,22 @@ def fallback_sentence(s: Snapshot) -> str:
         f"The engine runs with fallback {s.fallback} of {len(s.fallbacks)}, `{s.fallbacks[s.fallback - 1]}`, and not as it "
         f"was asked to.{why}"
     )
+
+
+def _would_come_again(s: Snapshot) -> str:
+    """Say what the store makes the next pod do as well, which deleting this one doesn't end; empty where it is nothing."""
+    parts = []
+    if s.generation and s.restore in FROM_STORE:
+        parts.append(
+            f"The next pod restores generation {s.generation} as well, unless it is put away with `warmup-sidecar store "
+            "quarantine`."
+        )
+    if s.fallback and s.trusted:
+        parts.append(
+            "This fallback was good before, and later pods start with it as long as it is remembered: `warmup-sidecar golden "
+            "lift` lets them start as they are asked to."
+        )
+    return " ".join(parts)
 
 
 def _by_hand(s: Snapshot) -> str:
@@ -124,9 +143,10 @@ def _suspended(s: Snapshot) -> str:
             "restart its container if it stays so."
         )
     if s.suspension is Suspension.GPU_LOST:
-        return f"{s.engine_detail} It is warmed and checked again should the GPU come back."
+        return f"{s.engine_detail} {IF_THE_GPU_IS_BACK}"
     if s.suspension in (Suspension.DEGENERATE, Suspension.WRONG):
-        parts = (fallback_sentence(s), s.verify_sentence, "Held by policy on_golden_failed.", _by_hand(s))
+        held = "Held by policy on_golden_failed."
+        parts = (fallback_sentence(s), s.verify_sentence, held, _by_hand(s), _would_come_again(s))
         return " ".join(filter(None, parts))
     if s.suspension is Suspension.UNCHECKED:
         return (

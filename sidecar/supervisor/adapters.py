@@ -46,9 +46,14 @@ class AdapterWatch:
     async def _warm(self, name: str) -> bool:
         if self._warmed >= AT_MOST:
             return False
+        answers: list[Completion] = []
+        for numbers in (range(1), range(1, 1 + TOGETHER)):
+            if await self._sleeps():
+                self._known.discard(name)
+                return False
+            answers += await self._send(name, numbers)
         self._warmed += 1
         pod = self._pod
-        answers = [*await self._send(name, range(1)), *await self._send(name, range(1, 1 + TOGETHER))]
         bad = next((each.error for each in answers if not each.ok), None)
         slowest = max(each.total_s for each in answers)
         told = f"it does not answer: {bad}" if bad else f"{len(answers)} requests, the slowest took {slowest:.2f} s"
@@ -56,6 +61,13 @@ class AdapterWatch:
             f"Adapter {name} was loaded while serving and is warmed now: {told}.", "warning" if bad else "info"
         )
         return True
+
+    async def _sleeps(self) -> bool:
+        """Say whether nothing may be sent: what the watcher saw is seconds old, and a request could end a sleeping engine."""
+        try:
+            return self._pod.asleep() or bool((await self._pod.engine.stats()).asleep)
+        except EngineError:
+            return True
 
     async def _send(self, name: str, numbers: Iterable[int]) -> list[Completion]:
         pod = self._pod

@@ -135,22 +135,27 @@ async def remember(pod: Pod, command: lifecycle.Remember) -> None:
 
 
 async def _remembered(pod: Pod) -> Chosen:
-    """Look up what earlier pods came to; of several the one that was tried last, and none that is not configured now."""
+    """Look up what earlier pods came to; of several the newest, and none that is not configured now.
+
+    Not the last of the list: it may have been put into another order since, and an older one was not good any more.
+    """
     if not _changes(pod) or not pod.store or pod.mode is Mode.BESIDE or not pod.live_cache:
         return Chosen()
     request = BootsRequest(store=pod.store, scope="exact", key=_original_key(pod), what="fallbacks")
-    known: dict[int, str] = {}
+    known: list[tuple[float, Chosen]] = []
     for record in await pod.caches.boots(request, LOOK_S):
         text = str(record.get("change"))
         if number := number_of(pod, text):
-            known[number] = str(record.get("reason") or UNKNOWN)
+            at = record.get("at")
+            since = float(at) if isinstance(at, int | float) else 0.0
+            known.append((since, Chosen(number, str(record.get("reason") or UNKNOWN))))
         else:
             pod.board.tell(
                 f"The remembered fallback `{text:.200}` is not among WARMUP_FALLBACKS any more, so it is ignored; "
                 "`warmup-sidecar golden lift` forgets it.",
                 "warning",
             )
-    return Chosen(max(known), known[max(known)]) if known else Chosen()
+    return max(known, key=lambda each: (each[0], each[1].number), default=(0.0, Chosen()))[1]
 
 
 def _possible(pod: Pod, number: int) -> int:

@@ -103,15 +103,18 @@ class GpuWatch:
             self._tell_losses(self._lost_unnamed(error, wish.uuids or tuple(self._known)))
         else:
             pod.metrics.count_gpu_trouble(error.kind)
+            self._tell_away(error)
         shown: dict[str, Any] = {"unavailable": str(error), "kind": error.kind}
         if lost := self._unread():
             shown["gpus"] = [gpu.to_json() for gpu in lost]
         pod.board.gpu = shown
         pod.metrics.gpu(shown if lost else None)
-        if self._up is not False and (self._up or error.kind not in QUIET):
-            pod.board.tell(str(error), "warning")
-        self._up = False
         self._told.clear()
+
+    def _tell_away(self, error: GpuUnavailable) -> None:
+        if self._up is not False and (self._up or error.kind not in QUIET):
+            self._pod.board.tell(str(error), "warning")
+        self._up = False
 
     def _lost_unnamed(self, error: GpuUnavailable, wanted: Sequence[str]) -> str:
         """Name the lost GPUs where NVML itself answers that one is lost, and so doesn't say which."""

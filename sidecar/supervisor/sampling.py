@@ -40,7 +40,10 @@ async def watch(pod: Pod, post: Callable[[Event], None]) -> None:
 
 
 async def sample(pod: Pod) -> str | None:
-    """Take one sample; say what is degenerate about it, nothing when it is good, None when none could be taken."""
+    """Take one sample; say what is bad about it, nothing when it is good, None when none could be taken.
+
+    Errors are bad; an answer that does not come in time may be load, which the watcher judges by the engine's counters.
+    """
     if not _has_room(pod):
         return None
     try:
@@ -53,7 +56,7 @@ async def sample(pod: Pod) -> str | None:
     if pod.board.phase is not Phase.READY:
         return None
     pod.metrics.observe_sample(result.outcome)
-    if result.outcome == "degenerate":
+    if result.outcome == "degenerate" or result.refuses:
         pod.board.tell(f"A sample of the output is bad: {result.sentence}", "warning")
         return result.sentence
     return "" if result.outcome == "passed" else None

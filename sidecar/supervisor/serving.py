@@ -145,6 +145,7 @@ async def publish_once(pod: Pod) -> PublishResult:
         attempt=pod.restored_attempt or pod.boot,
         store_mode=pod.settings.store_mode,
         restored=restored,
+        packed=pod.packed,
         suspects=pod.restored.damaged if pod.restored else (),
         exclude=pod.left_alone(),
         settle_s=min(SETTLE_S, pod.settings.publish_quiet_s),
@@ -152,13 +153,15 @@ async def publish_once(pod: Pod) -> PublishResult:
         signing_file=str(pod.settings.signing_key_file or ""),
     )
     result = await pod.caches.publish(request, pod.settings.publish_timeout_s)
+    pod.packed += result.packed
     _note(pod, result, count)
     return result
 
 
 def _note(pod: Pod, result: PublishResult, count: int) -> None:
     published = result.outcome == "published"
-    pod.board.publish = {**result.to_json(), "count": count + int(published)}
+    shown = {name: value for name, value in result.to_json().items() if name != "packed"}
+    pod.board.publish = {**shown, "count": count + int(published)}
     pod.metrics.observe_publish(result.to_json())
     fine = result.outcome in ("published", "nothing_new", "disabled", "read_only")
     pod.board.tell(f"Publish: {result.outcome}. {result.sentence}", "info" if fine else "warning")

@@ -6,6 +6,8 @@ Nothing is decided here.
 from __future__ import annotations
 
 from sidecar.lifecycle import BAD, Event, Gate, Phase, Snapshot
+from sidecar.lifecycle.gate import IF_THE_GPU_IS_BACK
+from sidecar.lifecycle.states import Suspension
 from sidecar.logs import get_logger
 from sidecar.supervisor.pod import Pod
 
@@ -38,7 +40,7 @@ class Teller:
         metrics.observe_phase(after.phase.value, spent, board.wall())
         metrics.gate(gate.open, gate.flagged)
         level = "warning" if withdrawn or after.phase is Phase.SUSPENDED else "info"
-        board.tell(gate.sentence, level)
+        board.tell(_news(after, gate), level)
         log = self._log.warning if level == "warning" else self._log.info
         log(
             gate.sentence,
@@ -77,3 +79,10 @@ class Teller:
         if activity == "verify" and board.golden.get("outcome") == "running":
             board.golden = {**board.golden, "outcome": "failed", "sentence": sentence}
         self._log.error("activity failed", activity=activity, error=sentence)
+
+
+def _news(after: Snapshot, gate: Gate) -> str:
+    """Give what a step has to say to who reads event after event: that a GPU is lost, the watch over them has told."""
+    if after.phase is Phase.SUSPENDED and after.suspension is Suspension.GPU_LOST:
+        return f"Traffic is withdrawn: a GPU is lost. {IF_THE_GPU_IS_BACK}"
+    return gate.sentence

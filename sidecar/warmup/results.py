@@ -192,12 +192,14 @@ class VerifyResult:
     """How the output check ended.
 
     `degenerate`: the engine answers, and what it says can't be right. `wrong`: it is not what a golden file has.
-    `unchecked`: it can't be compared with one. `skipped`: nothing that tells could be asked.
+    `unchecked`: it can't be compared with one. `skipped`: nothing that tells could be asked. `refuses`: it failed because the
+    engine answers with errors, which is not load; for callers, and in no JSON.
     """
 
     outcome: VerifyOutcome
     sentence: str
     checks: tuple[Check, ...] = ()
+    refuses: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Give the result in the shape of `/status`."""

@@ -31,6 +31,7 @@ SECOND_SEED = 1000
 #: Answers that a check may wait for one after another: four groups of requests, each asked again with another seed.
 IN_TURN = 8
 _GONE = ("refused", "reset")
+_ERRORS = ("broken", "not_json")
 _ASLEEP = "The engine is asleep, so nothing more was sent to it and its output is not checked."
 
 
@@ -210,4 +211,5 @@ def _failed(asked: Iterable[_Asked]) -> VerifyResult:
         for each in everything
     )
     what = "The engine was gone" if outcome == "engine_gone" else "The engine does not answer"
-    return VerifyResult(outcome, f"{what} when its output was checked ({bad.name}: {said}).", checks)
+    told = f"{what} when its output was checked ({bad.name}: {said})."
+    return VerifyResult(outcome, told, checks, refuses=bad.completion.error_kind in _ERRORS)

@@ -51,7 +51,7 @@ def restore(status: Mapping[str, Any]) -> Element:
                 ("Took", words.seconds(took) + speed if took is not None else None, None),
                 ("Exact key", parts.short(found.get("exact_key")), None),
                 ("Toolchain key", parts.short(found.get("toolchain_key")), None),
-                ("Differs in", parts.value(found.get("differs")), None),
+                ("Nearest known key differs in", parts.value(found.get("differs")), None),
                 *(
                     (
                         f"Refused: {words.plain(reason)}",

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.caches import live_cache, spelling
-from sidecar.launcher import locks
+from sidecar.launcher import locks, mounts
 from sidecar.launcher import spelling as launchers_spelling
 
 NOBODY = 64331
@@ -201,3 +201,32 @@ def test_of_a_lock_that_was_just_let_go_both_say_that_nobody_holds_it(tmp_path: 
 )  # fmt: skip
 def test_launcher_and_sidecar_spell_json_alike(text: str) -> None:
     assert launchers_spelling.canonical(text) == spelling.canonical(text)
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(live_cache.NETWORK_TYPES | live_cache.LOCAL_FUSE | {"ext4", "fuse", "fuse.s3fs"})
+)
+def test_launcher_and_sidecar_take_the_same_filesystems_for_ones_over_a_network(tmp_path: Path, kind: str) -> None:
+    table = tmp_path / "mountinfo"
+    (tmp_path / "a link").symlink_to("/mnt/with space")
+    table.write_text(
+        f"24 22 0:41 / /mnt/with\\040space rw - {kind} server rw\n26 24 253:1 / /mnt/with\\040space/local rw - xfs /dev/b rw\n"
+        "22 1 253:0 / / rw,relatime shared:1 - ext4 /dev/a rw\ngarbage\n"
+    )
+    paths = [
+        "/mnt/with space",
+        "/mnt/with space/x/y",
+        "/mnt/with space/local/x",
+        "/mnt/with spaces",
+        f"{tmp_path}/a link/x",
+        "/",
+    ]
+    told = [mounts.network_filesystem(path, str(table)) for path in paths]
+    assert told == [live_cache.network_filesystem(path, table) or "" for path in paths]
+    assert told[2:4] == ["", ""]
+
+
+def test_without_a_table_of_mounts_neither_knows_a_filesystem(tmp_path: Path) -> None:
+    assert mounts.network_filesystem("/", str(tmp_path / "none")) == (
+        live_cache.network_filesystem("/", tmp_path / "none") or ""
+    )

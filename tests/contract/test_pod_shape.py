@@ -88,6 +88,14 @@ def test_probes_ask_endpoints_that_the_code_declares():
     assert asked <= {endpoint.path for endpoint in ENDPOINTS}
 
 
+def test_every_control_volume_is_the_declared_one():
+    control = {volume["name"]: volume for volume in shape.volumes(Shape(IMAGE))}["control"]
+    shipped = {source: {volume["name"]: volume for volume in pod["volumes"]}.get("control") for source, pod, _ in sidecars()}
+    assert len(shipped) > 5
+    assert {source for source, volume in shipped.items() if volume not in (control, None)} == set()
+    assert sum(volume is None for volume in shipped.values()) < 3, [each for each, volume in shipped.items() if not volume]
+
+
 @pytest.mark.parametrize("launcher", [True, False])
 def test_the_startup_probe_outlasts_the_daemons_own_cap(launcher: bool):
     declared = Shape(IMAGE, launcher=launcher)

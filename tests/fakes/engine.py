@@ -247,7 +247,7 @@ class FakeEngine:
         if not self.script.dev_mode:
             return error(404, "Not Found")
         if request.method == "GET":
-            return web.json_response({"is_sleeping": self.script.asleep})
+            return web.json_response({"is_sleeping": self.script.asleep or self.script.partly_awake})
         self.script.asleep = request.path == "/sleep"
         return web.Response(status=200)
 
@@ -259,7 +259,7 @@ class FakeEngine:
             return refused
         size = prompt_tokens(body)
         self.counters.texts += 1
-        self.counters.while_asleep += self.script.asleep
+        self.counters.while_asleep += self.script.asleep or self.script.partly_awake
         kept = {key: value for key, value in body.items() if key not in ("prompt", "messages")}
         record: dict[str, Any] = {"path": request.path, "prompt_tokens": size, **kept, "at": time.time()}
         self.requests.append(record)

@@ -115,6 +115,8 @@ class Script:
     generation: str = "ok"
     models_status: int = 200
     asleep: bool = False
+    partly_awake: bool = False
+    """The weights were woken up and the KV cache was not: /is_sleeping tells, the metrics say awake."""
     freeze: bool = False
     """Requests hang, one is shown as running, counters stand still, /health says 200."""
     metrics_status: int = 200

@@ -22,9 +22,9 @@ def put(path: Path, data: bytes | str, mtime_ns: int = OLD_NS, mode: int = 0o644
     return path
 
 
-def triton_kernel(live: Path, name: str, content: bytes = b"cubin") -> Path:
+def triton_kernel(live: Path, name: str, content: bytes = b"cubin", within: str = "triton") -> Path:
     """Add a Triton kernel with its group file, which names its children by absolute path."""
-    folder = live / "triton" / name
+    folder = live / within / name
     children = {f"k.{kind}": str(folder / f"k.{kind}") for kind in ("cubin", "json")}
     put(folder / "k.cubin", content + name.encode())
     put(folder / "k.json", json.dumps({"name": name}))

@@ -18,6 +18,7 @@ import pytest
 
 from sidecar.caches import archive_file
 from sidecar.caches.manifest import Manifest
+from sidecar.caches.travelling import chosen
 from tests.fakes import live_cache as fake
 from tests.fakes.keys import pair
 from tests.fakes.stored import SCOPE, Stored
@@ -172,9 +173,7 @@ def test_an_import_that_dies_after_any_step_shows_only_what_is_whole_and_can_be_
     for kernel in "ab":
         stored.publish(kernel)
     with open(file, "wb") as target:
-        archive_file.export(
-            stored.store, archive_file.chosen(stored.store, (), True), target, lambda _done, _total: None
-        )
+        archive_file.export(stored.store, chosen(stored.store, (), True), target, lambda _done, _total: None)
     whole = run("import", there, argument=str(file))
     assert whole is not None
     for die_at in range(1, len(whole) + 1):

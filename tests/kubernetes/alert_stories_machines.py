@@ -23,6 +23,9 @@ HANGS = 'suspensions_total{cause="stalled"}'
 ASLEEP = "0x9 1x9 2x9 3x9 4x9 5x9 6x9 7x9 8x9"
 DAMAGED = 'restore_files_rejected_total{reason="digest"}'
 NO_PACK = 'restore_files_rejected_total{reason="pack"}'
+UNSIGNED = 'restore_files_rejected_total{reason="unsigned"}'
+FOREIGN = 'restore_files_rejected_total{reason="untrusted"}'
+REPLAYED = 'restore_files_rejected_total{reason="rolled_back"}'
 SCRAPE = {"container": "warmup-sidecar", "endpoint": "warmup", "job": "inference/warm-engine"}
 INJECTOR = {"container": "injector", "endpoint": "probes", "job": "warmup-system/warmup-injector"}
 
@@ -214,6 +217,54 @@ MACHINES = (
             'restore_files_rejected_total{reason="left_out"}': "_x5 9x60",
             DAMAGED: "_x5 0x60",
         },
+        silent=(6, 30),
+    ),
+    Story(
+        "WarmupStoreUntrusted",
+        "a first restore that met a generation of nobody and one of another key",
+        {UNSIGNED: "_x5 1x150", FOREIGN: "_x5 1x150", REPLAYED: "_x5 0x150"},
+        fires=(6, 50),
+        silent=(3, 80),
+    ),
+    Story(
+        "WarmupStoreUntrusted",
+        "at a restart of the engine",
+        {UNSIGNED: "0x199", FOREIGN: "0x100 1x99"},
+        fires=(102, 150),
+        silent=(90, 170),
+    ),
+    Story(
+        "WarmupStoreUntrusted",
+        "refused for what it is, not for who made it",
+        {
+            UNSIGNED: "_x5 0x60",
+            FOREIGN: "_x5 0x60",
+            REPLAYED: "_x5 2x60",
+            DAMAGED: "_x5 3x60",
+            'restore_files_rejected_total{reason="quarantined"}': "_x5 1x60",
+        },
+        silent=(6, 30),
+    ),
+    Story(
+        "WarmupStoreRolledBack",
+        "an old store at a restart of the engine",
+        {REPLAYED: "0x100 2x99"},
+        fires=(102, 150),
+        silent=(90, 170),
+        labels={"reason": "rolled_back"},
+    ),
+    Story(
+        "WarmupStoreRolledBack",
+        "known to a daemon that started anew, before the first scrape",
+        {REPLAYED: "_x5 2x150"},
+        fires=(6, 50),
+        silent=(3, 80),
+        labels={"reason": "rolled_back"},
+    ),
+    Story(
+        "WarmupStoreRolledBack",
+        "generations that nobody vouches for, and none that is gone",
+        {REPLAYED: "_x5 0x60", UNSIGNED: "_x5 1x60", FOREIGN: "_x5 1x60"},
         silent=(6, 30),
     ),
     Story(

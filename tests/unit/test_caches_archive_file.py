@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import resource
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sidecar.caches.archive_file import INDEX, Brought, bring, chosen, export
+from sidecar.caches import archive_file
+from sidecar.caches.archive_file import INDEX, Brought, bring, export
+from sidecar.caches.fingerprint import SCHEME, key_of
 from sidecar.caches.store import DirectoryStore
+from sidecar.caches.travelling import chosen
 from sidecar.caches.trust import KeyFiles, trust
 from sidecar.errors import FormatFromTheFuture, NotSo, StoreDamaged, Untrusted
 from tests.fakes import live_cache as fake
@@ -153,6 +157,38 @@ def test_a_file_without_one_of_its_archives_leaves_nothing_that_can_be_seen(carr
     assert carried.visible() == []
 
 
+def test_a_key_of_an_earlier_version_with_other_rules_travels_too(
+    carried: Carried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = carried.written()
+    monkeypatch.setattr(archive_file, "SCHEME", SCHEME + 1)
+    monkeypatch.setattr(archive_file, "key_of", lambda scope, facts, scheme=SCHEME + 1: key_of(scope, facts, scheme))
+    assert [each.outcome for each in carried.taken(data)] == ["imported"]
+    assert carried.written() == data
+
+
+def test_facts_that_make_another_key_and_files_that_are_no_records_are_left_out_of_an_export(carried: Carried) -> None:
+    folder, name = carried.here.place / f"v1/{SCOPE}/{carried.here.key}", carried.here.generations()[-1]
+    (folder / "facts.json").write_text('{"format": 1, "facts": {"rules": "of another version"}}')
+    (folder / "boots").mkdir()
+    for junk in (f"{name}.ready.a copy.json", f"{name}.ready.x.json.bak"):
+        (folder / "boots" / junk).write_text('{"outcome": "ready"}')
+    assert [each.outcome for each in carried.taken(carried.written())] == ["imported"]
+    assert carried.arrived() == {"a", "b"}
+
+
+def test_no_room_for_the_manifests_on_this_machine_is_told_as_that(carried: Carried) -> None:
+    data = carried.written()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(NotSo, match="TMPDIR"):
+            carried.taken(data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert carried.visible() == []
+
+
 def test_a_link_in_the_file_is_refused(carried: Carried) -> None:
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as tar:
@@ -195,6 +231,9 @@ def test_a_file_of_a_later_format_or_of_something_else_is_a_sentence(carried: Ca
     later = rewritten(carried.written(), lambda name, content: (name, b'{"format": 9}' if name == INDEX else content))
     with pytest.raises(FormatFromTheFuture):
         carried.taken(later)
+    endless = b'{"format": 1, "packs": [["a", 1e999]], "generations": []}'
+    with pytest.raises(StoreDamaged, match="index can't be used"):
+        carried.taken(rewritten(later, lambda name, content: (name, endless if name == INDEX else content)))
     for data in (b"", b"PK\x03\x04 something else", b"\0" * 20_000):
         with pytest.raises(StoreDamaged):
             carried.taken(data)

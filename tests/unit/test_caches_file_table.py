@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.caches import manifest as manifests
+from sidecar.caches import selection
 from sidecar.caches.delta import _different
 from sidecar.caches.families import BY_NAME
 from sidecar.caches.file_table import FileTable, StoredFile
@@ -149,6 +150,7 @@ def test_what_differs_from_a_generation_is_found_wherever_it_lies(tmp_path: Path
         ("flashinfer", ["c/cached_ops/m/x", "c/cached_ops/n/x", "c/generated/m/x", "c/generated/n/x", "c/log"]),
         ("tilelang", ["a/b/k", "a/c", "a/d/k", "b"]),
         ("inductor", ["a/x", "b"]),
+        ("inductor", [f"t/{'K' * 52}/k", f"t/{'K' * 52}/l", f"t/{'K' * 52}.k", f"t/{'K' * 52}0", "t/k", "t/k.so", "u"]),
     ],
 )
 def test_entries_are_found_and_never_cut_however_their_files_lie(family: str, paths: list[str]) -> None:
@@ -163,3 +165,12 @@ def test_entries_are_found_and_never_cut_however_their_files_lie(family: str, pa
         assert set().union(*slices) == set(paths)
         for members in expected.values():
             assert sum(1 for one in slices if not one.isdisjoint(members)) == 1
+
+
+def test_files_beside_kernels_of_triton_are_not_gathered_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compile cache may hold hundreds of thousands, and a list for each of them is what the worker has no memory for."""
+    paths = [f"t/{'K' * 52}/k", "t/k", "t/k-1", "t/k.so"]
+    table = FileTable(a_file("inductor", path) for path in sorted(paths))
+    monkeypatch.setattr(selection, "grouped", None)
+    rows = Selection(BY_NAME["inductor"], table, array("I", range(len(table))))
+    assert [len(one) for one in rows.slices(1)] == [1, 1, 1, 1]

@@ -324,7 +324,46 @@ def test_a_secret_behind_a_dotted_option_keeps_the_name_that_gives_it_away() -> 
     ],
 )
 def test_what_differs_from_pod_to_pod_is_taken_out_of_values(value: str, left: str) -> None:
-    assert normalise.without_addresses(value, "engine-0") == left
+    assert normalise.without_addresses(value, ["engine-0"]) == left
+
+
+def named(pod: str, uid: str, **changes: Any) -> dict[str, Any]:
+    """Return the facts of a pod that is told its name and writes it into everything, on its node's network."""
+    return facts(
+        argv=[
+            "sh",
+            "-c",
+            f"mkdir -p /logs/{pod}; exec vllm serve /models/q --instance {pod}-0 --x-config /c/{pod}.json",
+        ],
+        environment={
+            "VLLM_TORCH_PROFILER_DIR": f"/prof/{pod}",
+            "VLLM_ENGINE": f"kv-{pod}",
+            "VLLM_RUN": f"/runs/{uid}/x",
+        },
+        hostname="gpu-node-1",
+        **{"names": ["gpu-node-1", pod, uid], **changes},
+    )
+
+
+ONE = ("engine-7d9f8b6c5-x2x9z", "0b8f5d6e-7a5c-4f43-9d3e-1c2b3a4d5e6f")
+NEXT = ("engine-7d9f8b6c5-b4kqz", "7e57ab1e-1111-4222-8333-444455556666")
+
+
+def test_pods_of_a_deployment_on_their_nodes_network_share_a_key_whatever_is_named_after_them() -> None:
+    one, other = (fingerprint(named(*pod), LIVE) for pod in (ONE, NEXT))
+    assert compare(one.exact, other.exact) == []
+    assert one.exact_key == other.exact_key
+    # Of nobody else's name is anything taken out.
+    assert fingerprint(named(*ONE, names=[]), LIVE).exact_key != fingerprint(named(*NEXT, names=[]), LIVE).exact_key
+
+
+def test_the_random_name_of_a_pod_is_left_in_the_place_of_its_model() -> None:
+    models = {
+        fingerprint(facts(argv=["vllm", "serve", *words, f"/m/{pod}"], hostname=pod), LIVE).exact_key
+        for pod in (ONE[0], NEXT[0])
+        for words in ([], ["--tokenizer"])
+    }
+    assert len(models) == 4
 
 
 def test_a_version_of_four_numbers_is_kept() -> None:
@@ -442,6 +481,16 @@ def test_a_model_named_like_its_pod_is_not_taken_for_another_pods() -> None:
         for name in ("engine-0", "engine-1")
     }
     assert len(keys) == 2
+
+
+def test_a_part_of_a_gpu_and_the_whole_share_kernels_but_no_tactics() -> None:
+    whole = {"index": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-aaaa1111", "bus": "0000:18", "sm": "sm90"}
+    keys = [
+        fingerprint(facts(gpus=[{**whole, **part}]), LIVE) for part in ({}, {"mig": ["1g.10gb"]}, {"mig": ["3g.40gb"]})
+    ]
+    assert len({key.exact_key for key in keys}) == 3
+    assert len({key.toolchain_key for key in keys}) == 1
+    assert keys[1].exact["gpus.0"] == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
 
 
 UNLIKE = [

@@ -65,6 +65,14 @@ def pipe(place: Place) -> None:
     path.write_text(json.dumps({"manifests": [named]}))
 
 
+def list_for_a_word(place: Place) -> None:
+    manifest = place.manifest()
+    manifest["layers"][0]["mediaType"] = ["application/vnd.oci.image.layer.v1.tar"]
+    index = json.loads((place.image / "index.json").read_text())
+    index["manifests"][0].update(place.add_blob(json.dumps(manifest).encode()))
+    (place.image / "index.json").write_text(json.dumps(index))
+
+
 def second_one_lost(place: Place) -> None:
     place.again(digest=f"sha256:{'1' * 64}")
 
@@ -106,8 +114,9 @@ def long_header(place: Place) -> None:
         (lost, "lacks its part"),
         (other_name, "no SHA-256 digest"),
         (nothing, "lists no image"),
-        (nested, "no single image"),
+        (nested, "lists no image"),
         (no_json, "not valid JSON"),
+        (list_for_a_word, "a tar is expected"),
     ],
 )
 def test_an_image_that_is_not_whole_leaves_nothing_that_can_be_seen(place: Place, harm: Any, said: str) -> None:

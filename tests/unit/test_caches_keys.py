@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 from datetime import UTC, datetime
@@ -47,6 +48,11 @@ def test_several_keys_with_comments_options_and_empty_lines_are_read(tmp_path: P
         ("x" * 2_000_000, "larger than"),
         ('valid-since="2026-01-01" ssh-ed25519 {key}', "has the option valid-since"),
         ('valid-after="tomorrow" ssh-ed25519 {key}', "write a time"),
+        (
+            'valid-after="2027-01-01" ssh-ed25519 {key}\nssh-ed25519 {key} again',
+            "line 2, has a key that an earlier line has",
+        ),
+        ('valid-after="2027-01-01",valid-after="2020-01-01" ssh-ed25519 {key}', "the same option twice"),
     ],
 )
 def test_a_file_of_trusted_keys_that_is_not_wholly_understood_trusts_nobody(
@@ -104,6 +110,31 @@ def test_keys_are_never_written_over(tmp_path: Path) -> None:
     assert before == b""
 
 
+def test_a_key_that_stands_twice_with_the_same_times_and_a_mark_of_an_editor_are_no_fault(tmp_path: Path) -> None:
+    line = pair(tmp_path).public.read_bytes()
+    assert len(keys.read_trusted(written(tmp_path, b"\xef\xbb\xbf" + line.replace(b"\n", b"\r\n") + line))) == 1
+
+
+def test_where_the_public_key_can_not_be_written_no_private_one_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key.pub").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"key\.pub is there already"):
+        pair(tmp_path)
+    (tmp_path / "key.pub").unlink()
+    create = keys.create_exclusively
+
+    def full(path: Path, data: bytes, mode: int) -> None:
+        if path.suffix == ".pub":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        create(path, data, mode)
+
+    monkeypatch.setattr(keys, "create_exclusively", full)
+    with pytest.raises(UsageError, match=r"key\.pub can't be written \(No space"):
+        pair(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed")
 def test_openssh_makes_the_same_keys_and_gives_them_the_same_names(tmp_path: Path) -> None:
     subprocess.run(
@@ -136,7 +167,7 @@ def test_a_signature_counts_only_in_the_time_for_which_its_key_is_trusted(
 def test_a_signature_from_the_future_is_refused(tmp_path: Path) -> None:
     ours = keys.read_signing(pair(tmp_path).private)
     signed = Trust({}, ours, lambda: 1_000_000.0).signature(PLACE, None, "0" * 64)
-    with pytest.raises(Untrusted, match="at a time"):
+    with pytest.raises(Untrusted, match="at a time to come: the clock"):
         Trust({ours.name: ours.trusted}, None, lambda: 1.0).checked(signed, PLACE)
 
 

@@ -46,6 +46,18 @@ def test_what_was_used_least_lately_goes_when_the_bound_is_reached(tmp_path: Pat
     assert sum(path.stat().st_size for path in (tmp_path / "packs").iterdir()) <= 250
 
 
+def test_what_is_of_a_time_to_come_was_not_used_since_the_clock_was_set_back(tmp_path: Path) -> None:
+    cache = PackCache(tmp_path / "packs", 250, spare=0)
+    one, two = kept(cache, b"1" * 100), kept(cache, b"2" * 100)
+    left = temporary_name(tmp_path / "packs/x.tar.zst")
+    left.write_bytes(b"half")
+    for path in (left, tmp_path / f"packs/{one}.tar.zst"):
+        os.utime(path, (5e9, 5e9))
+    three = kept(cache, b"3" * 100)
+    assert [has(cache, digest, 100) for digest in (one, two, three)] == [False, True, True]
+    assert not left.exists()
+
+
 def test_a_pack_that_is_larger_than_the_bound_is_not_kept_and_drives_nothing_out(tmp_path: Path) -> None:
     cache = PackCache(tmp_path / "packs", 250, spare=0)
     one = kept(cache, b"1" * 100)

@@ -11,6 +11,7 @@ import pytest
 
 from sidecar.caches.preflight import FIRST_CUDA, needs_cache, sentences
 from sidecar.gpu import sm
+from sidecar.launcher import mounts, preflight
 from sidecar.launcher.preflight import is_writable, written_places
 from tests.fakes.live_cache import facts
 
@@ -109,6 +110,32 @@ def test_every_place_the_engine_writes_is_looked_at(tmp_path: Path) -> None:
     assert found["DG_JIT_CACHE_DIR"]["path"] == f"{tmp_path}/file/below"
 
 
+def test_a_cache_that_the_user_put_on_a_network_filesystem_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pvc").mkdir()
+    (tmp_path / "mountinfo").write_text(
+        f"22 1 253:0 / / rw - ext4 /dev/a rw\n23 22 0:40 / {tmp_path}/pvc rw - nfs4 server:/export rw\n"
+    )
+    look = mounts.network_filesystem
+    monkeypatch.setattr(preflight, "network_filesystem", lambda path: look(path, str(tmp_path / "mountinfo")))
+    caches = {
+        name: f"{tmp_path}/pvc/live/{name}" for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "DG_JIT_CACHE_DIR")
+    }
+    environment = {
+        "HOME": f"{tmp_path}/pvc",
+        "VLLM_CACHE_ROOT": f"{tmp_path}/pvc/vllm",
+        "TRITON_CACHE_DIR": f"{tmp_path}/triton",
+        "DG_JIT_CACHE_DIR": f"{caches['DG_JIT_CACHE_DIR']}/",
+    }
+    found = {one["what"]: one.get("network") for one in written_places(environment, caches, [])}
+    # Of the live cache's own filesystem the sidecar tells, and at HOME no family lies.
+    assert {what: network for what, network in found.items() if network} == {"VLLM_CACHE_ROOT": "nfs4"}
+    sentence = said(places=written_places(environment, caches, []))
+    assert f"{tmp_path}/pvc/vllm (VLLM_CACHE_ROOT) lies on nfs4" in sentence
+    assert "Remove the variable" in sentence
+
+
 def test_a_directory_of_somebody_else_cant_be_written(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
@@ -119,3 +146,46 @@ def test_a_directory_of_somebody_else_cant_be_written(tmp_path: Path) -> None:
         os._exit(int(is_writable(str(tmp_path / "new"))))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert is_writable(str(tmp_path / "new"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "family"),
+    [
+        ("VLLM_DISABLE_COMPILE_CACHE", "1", "vllm_compile"),
+        ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "true", "inductor and vllm_compile"),
+        ("TRITON_ALWAYS_COMPILE", "1", "triton"),
+        ("CUDA_CACHE_DISABLE", "1", "nv"),
+        ("CUTE_DSL_DISABLE_FILE_CACHING", "True", "cute_dsl"),
+        ("QUACK_CACHE_ENABLED", "0", "quack"),
+    ],
+)
+def test_a_cache_that_the_users_environment_turns_off_is_told(variable: str, value: str, family: str) -> None:
+    found = said(environment={variable: value})
+    assert found.startswith(f"{variable} is set to {value} in the engine's container, which turns that cache off")
+    assert f"what {family} would hold" in found
+    assert said(environment={variable: "" if variable == "QUACK_CACHE_ENABLED" else "0"}) == ""
+
+
+ROOT = [{"what": "VLLM_CACHE_ROOT", "path": "/live/vllm", "writable": True}]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-cc", '{"level": 3, "cache_dir": "/mine"}'],
+        ['--compilation_config={"cache_dir": "/mine"}'],
+        ["-cc.cache_dir=/mine"],
+        ["--compilation-config.cache_dir", "/mine"],
+    ],
+)
+def test_a_compile_cache_that_an_argument_puts_elsewhere_is_told(words: list[str]) -> None:
+    found = said(argv=["vllm", "serve", "m", *words], places=ROOT)
+    assert (
+        "--compilation-config has /mine for its cache_dir, so the engine looks there: what vllm_compile would" in found
+    )
+
+
+def test_a_compile_cache_that_an_argument_puts_below_its_place_is_no_news() -> None:
+    words = ["-cc.cache_dir", "/live/vllm/torch_compile_cache/mine"]
+    assert said(argv=["vllm", "serve", "m", *words], places=ROOT) == ""
+    assert "cache_dir" in said(argv=["vllm", "serve", "m", *words])

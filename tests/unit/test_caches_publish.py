@@ -115,6 +115,35 @@ def test_an_entry_that_the_engine_rebuilt_from_the_restored_version_takes_its_pl
     assert second.new_files == second.files == 6
 
 
+def test_what_the_engine_changes_after_a_publish_of_its_pod_goes_out_with_the_next_one(pod: Pod) -> None:
+    """Tables of tactics, indices and ninja's shared log grow in place, and their entries have no file more than before."""
+    table = pod.live / "flashinfer_autotune/0.7.2/90a/k/autotune_configs_dp0_rank0.json"
+    index = pod.live / "nv/index"
+    fake.put(table, b'{"one": 1}')
+    fake.put(index, b"one")
+    packed = pod.publish().packed
+    fake.put(table, b'{"one": 1, "two": 2}')
+    fake.put(index, b"one two")
+    fake.put(pod.live / "nv/1/2/two", b"kernel")
+    second = pod.publish(packed=packed)
+    assert pod.newest("exact")["flashinfer_autotune/0.7.2/90a/k/autotune_configs_dp0_rank0.json"]["size"] == 20
+    assert pod.newest("toolchain")["nv/index"]["size"] == 7
+    fake.put(index, b"one two three")
+    pod.publish(packed=(*packed, *second.packed))
+    assert pod.newest("toolchain")["nv/index"]["size"] == 13
+
+
+def test_what_another_pod_published_is_not_replaced_by_what_differs_here(pod: Pod) -> None:
+    fake.put(pod.live / "nv/index", b"the other's")
+    pod.publish()
+    fake.put(pod.live / "nv/index", b"ours")
+    fake.put(pod.live / "nv/1/2/ours", b"kernel")
+    packed = pod.publish().packed
+    fake.put(pod.live / "nv/index", b"ours, longer")
+    pod.publish(packed=packed)
+    assert pod.newest("toolchain")["nv/index"]["size"] == len(b"the other's")
+
+
 def test_an_entry_with_more_files_takes_the_place_of_one_with_fewer(pod: Pod) -> None:
     folder = fake.deep_gemm_kernel(pod.live, "k")
     pod.publish()
@@ -141,6 +170,27 @@ def test_a_triton_entry_that_is_not_whole_is_not_published(pod: Pod, damage: str
     assert {path.split("/")[1] for path in pod.newest("toolchain")} == {"GOOD"}
     reasons = {"child missing": "incomplete", "elsewhere": "elsewhere", "half json": "json"}
     assert set(result.skipped) == {reasons.get(damage, "empty")}
+
+
+#: Where torch.compile keeps Triton kernels of its own.
+WITHIN = ["inductor/triton/0", "vllm/torch_compile_cache/0123456789/rank_0_0/triton_cache"]
+
+
+@pytest.mark.parametrize("within", WITHIN)
+def test_a_triton_kernel_within_another_cache_that_is_not_whole_stays_out_and_the_rest_travels(
+    pod: Pod, within: str
+) -> None:
+    good, half, cut = (letter * 52 for letter in "GHC")
+    for name in (good, half, cut):
+        fake.triton_kernel(pod.live, name, within=within)
+    fake.put(pod.live / within / half / "k.json", '{"name":')
+    fake.put(pod.live / within / cut / "__grp__k.json", "")
+    # No file of Triton's, and whether it can be read is not known.
+    fake.put(pod.live / within / "../cache_key_factors.json", "{half")
+    result = pod.publish()
+    assert result.skipped == {"json": 3, "empty": 3}
+    assert {path.split("/")[-2] for path in pod.newest("exact") if path.endswith("cubin")} == {good}
+    assert any(path.endswith("cache_key_factors.json") for path in pod.newest("exact"))
 
 
 @pytest.mark.parametrize("cubin", [b"", None])

@@ -156,6 +156,28 @@ def test_a_damaged_file_of_any_other_family_leaves_the_family_empty_and_the_rest
     assert result.outcome == "partial"
 
 
+@pytest.mark.parametrize(
+    ("damaged", "stays"), [("triton_cache/" + "K" * 52 + "/k.cubin", True), ("computation_graph.py", False)]
+)
+def test_a_damaged_triton_kernel_within_another_cache_costs_that_kernel_and_any_other_file_the_family(
+    tmp_path: Path, damaged: str, stays: bool
+) -> None:
+    place = Place(tmp_path)
+    base = "vllm/torch_compile_cache/0123456789/rank_0_0"
+    for letter in "KL":
+        fake.triton_kernel(place.live, letter * 52, within=f"{base}/triton_cache")
+    fake.put(place.live / base / "computation_graph.py", "graph")
+    fake.deep_gemm_kernel(place.live, "k")
+    place.publish()
+    place.edit("exact", f"0123456789/rank_0_0/{damaged}", sha256="0" * 64)
+    place.wipe()
+    result = place.restore()
+    place.commit(result)
+    assert (result.outcome, result.rejected["digest"]) == ("partial", 1)
+    assert {path.parent.name for path in (place.live / base).rglob("k.cubin")} == ({"L" * 52} if stays else set())
+    assert (place.live / base / "computation_graph.py").exists() == stays
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "garbage"])
 def test_a_damaged_pack_never_brings_a_wrong_byte_and_leaves_the_other_pack_alone(place: Place, damage: str) -> None:
     before = fake.tree(place.live)

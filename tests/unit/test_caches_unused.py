@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.caches.effectiveness import is_explained, measure, sentence
+from sidecar.caches.effectiveness import Effect, is_explained, measure, sentence
 from sidecar.caches.scan import scan_live_cache
 from tests.fakes import live_cache as fake
 
@@ -130,8 +131,14 @@ def test_kernels_of_another_model_are_explained_by_what_differs_from_its_engine(
     fake.deep_gemm_kernel(tmp_path, "ours too")
     near = ("argv.--model is /b here and /a there", "argv.--max-num-seqs is not given there")
     said = why(tmp_path, "deep_gemm", laid, near=near)
-    assert "argv.--model is /b here and /a there and 1 more" in said
-    assert "own key differs" not in said
+    assert "the nearest known key differs in argv.--model is /b here and /a there and 1 more" in said
+    assert "'s own key" not in said
+
+
+def test_what_is_expected_is_told_apart_by_what_was_found_and_not_by_how_it_is_worded() -> None:
+    other = Effect(1, 0, 0, 3, "another engine published it, as all who read this may believe", expected=False)
+    assert not is_explained({"triton": other})
+    assert is_explained({"triton": replace(other, why="in words of another language", expected=True)})
 
 
 def test_a_fault_is_not_explained_by_another_engine_though_the_kernels_are_that_ones(module: Any, tmp_path: Path) -> None:
@@ -145,3 +152,12 @@ def test_a_fault_is_not_explained_by_another_engine_though_the_kernels_are_that_
     rebuild(folder, "build.ninja", "m.so", "m.cuda.o", ".ninja_log")
     assert not is_explained(measure(tmp_path, laid, ["deep_gemm", "flashinfer"], {}, near))
     assert not is_explained(measure(tmp_path, laid, ["deep_gemm"], {}))
+
+
+def test_a_cache_that_the_environment_turns_off_explains_that_nothing_was_used(tmp_path: Path) -> None:
+    fake.put(tmp_path / COMPILE / "0123456789/rank_0_0/backbone/a.cubin", "kernel")
+    laid = scan_live_cache(tmp_path)
+    fake.put(tmp_path / COMPILE / "9876543210/rank_0_0/backbone/a.cubin", "kernel")
+    fake.put(tmp_path / COMPILE / "9876543210/rank_0_0/backbone/b.cubin", "kernel")
+    facts = {"environment": {"VLLM_DISABLE_COMPILE_CACHE": "1"}}
+    assert why(tmp_path, "vllm_compile", laid, facts).startswith("VLLM_DISABLE_COMPILE_CACHE is set to 1")

@@ -100,6 +100,32 @@ def test_modules_from_a_store_need_not_be_in_the_log_of_all(tmp_path: Path) -> N
     assert validity.broken(BY_NAME["flashinfer"], sizes, root, tmp_path / "elsewhere") == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("flashinfer_autotune", "0.7.2/90a/ab12/autotune_configs_dp0_rank0.json"),
+        ("flashinfer_tuning", "moe_ep_knob_cache.json"),
+        ("vllm_modelinfos", "vllm-model_executor-models-qwen3.json"),
+        ("trtllm_autotuner", "tactics.json"),
+        ("b12x", "ab/abcdef.json"),
+        ("flashinfer", ".cache/flashinfer/0.7.2/90a/cached_ops/m_90a_cute_dsl/meta.json"),
+        ("inductor", f"triton/0/{'K' * 52}/k.json"),
+    ],
+)
+def test_a_table_that_was_cut_while_it_was_written_is_not_used(tmp_path: Path, name: str, path: str) -> None:
+    place = tmp_path / BY_NAME[name].directory / path
+    fake.put(place, '{"one": [1, 2]}')
+    assert broken(tmp_path, name) == {}
+    fake.put(place, '{"one": [1,')
+    assert list(broken(tmp_path, name).values()) == ["json"]
+
+
+def test_a_table_too_large_to_be_held_is_left_to_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validity, "JSON_LIMIT", 8)
+    fake.put(tmp_path / "vllm/modelinfos/m.json", '{"one": [1, 2]}')
+    assert broken(tmp_path, "vllm_modelinfos") == {}
+
+
 def test_a_cubin_that_its_vendors_list_denies_is_dropped_alone(tmp_path: Path) -> None:
     folder = listed_cubins(tmp_path)
     fake.put(folder / "b.cubin", "b.cubiN")
@@ -133,8 +159,9 @@ def test_what_a_shared_object_needs_is_read_from_its_header(tmp_path: Path) -> N
     assert "libcudart.so.13" in elf.needed(str(library(tmp_path, "libcudart.so.13")))
 
 
-def test_a_library_of_another_cuda_is_not_used_and_one_of_the_images_is(tmp_path: Path) -> None:
-    built = library(tmp_path / "build", "libcudart.so.13")
+@pytest.mark.parametrize("needs", ["libcudart.so.13", "libnvrtc.so.13", "libcublasLt.so.13"])
+def test_a_library_of_another_cuda_is_not_used_and_one_of_the_images_is(tmp_path: Path, needs: str) -> None:
+    built = library(tmp_path / "build", needs)
     fake.flashinfer_module(tmp_path, "sampler")
     place = tmp_path / "flashinfer/.cache/flashinfer/0.7.2/90a/cached_ops/sampler/sampler.so"
     fake.put(place, built.read_bytes())

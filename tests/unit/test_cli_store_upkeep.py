@@ -68,6 +68,51 @@ def test_signing_without_a_key_or_without_a_wish_is_wrong_use(stored: Stored) ->
         run("sign", "--key", str(pair(stored.root).private), "--store", str(stored.place))
 
 
+def test_a_change_of_keys_signs_what_is_believed_and_nothing_that_somebody_planted(stored: Stored) -> None:
+    old, new = pair(stored.root, "old"), pair(stored.root, "new")
+    first, planted = stored.generations()
+    where, both = ("--store", str(stored.place)), stored.root / "both"
+    run("sign", first, "--key", str(old.private), *where)
+    both.write_text(old.public.read_text() + new.public.read_text())
+    env = {"WARMUP_TRUSTED_KEYS_FILE": str(both)}
+    code, said = run("sign", "--all", "--key", str(new.private), *where, env=env)
+    assert (code, f"{first} is signed." in said, f"{planted} is not signed" in said) == (3, True, True)
+    stored.restore(**new.trusting)
+    assert stored.kernels() == {"a"}
+    assert run("sign", planted, "--key", str(new.private), *where, env=env)[0] == 0
+
+
+def test_a_key_that_is_not_trusted_here_replaces_no_signature(stored: Stored) -> None:
+    old, new = pair(stored.root, "old"), pair(stored.root, "new")
+    where, env = ("--store", str(stored.place)), {"WARMUP_TRUSTED_KEYS_FILE": str(old.public)}
+    run("sign", "--all", "--key", str(old.private), *where)
+    for words in (("--all",), stored.generations()):
+        with pytest.raises(KeysUnusable, match=r"Nothing is signed.* is not among those of"):
+            run("sign", *words, "--key", str(new.private), *where, env=env)
+    assert run("verify", *where, env=env)[0] == 0
+
+
+def test_show_says_of_a_generation_that_nobody_signed_that_it_is_untrusted(stored: Stored) -> None:
+    words = ("show", stored.generations()[-1], "--store", str(stored.place))
+    env = {"WARMUP_TRUSTED_KEYS_FILE": str(pair(stored.root).public)}
+    assert "State: untrusted." in run(*words, env=env)[1]
+    assert json.loads(run(*words, "--json", env=env)[1])["state"] == "untrusted"
+
+
+def test_verify_looks_at_every_archive_though_one_is_no_file(stored: Stored) -> None:
+    first, second = sorted(stored.place.glob("v1/packs/*"))
+    first.unlink()
+    first.mkdir()
+    second.write_bytes(second.read_bytes()[:-1] + b"x")
+    code, said = run("verify", "--deep", "--store", str(stored.place))
+    assert (code, "is not a plain file" in said, "not what its name says" in said) == (3, True, True)
+
+
+def test_no_name_is_no_generation(stored: Stored) -> None:
+    with pytest.raises(UsageError, match="No generation is named"):
+        run("quarantine", "", "--reason", "an empty variable", "--store", str(stored.place))
+
+
 def test_a_wrong_file_of_keys_is_a_sentence_for_every_command_that_needs_it(stored: Stored) -> None:
     with pytest.raises(KeysUnusable, match="can't be read"):
         run("verify", "--store", str(stored.place), env={"WARMUP_TRUSTED_KEYS_FILE": "/not/there"})
@@ -107,8 +152,11 @@ def test_ls_names_generations_that_are_gone_and_whose_files_are_held_back_and_ho
     stored.store.keep_unfit(SCOPE, stored.key, bad)
     assert "gone" not in run("ls", *place)[1]
     stored.store.remove_generation(SCOPE, stored.key, bad)
+    assert [each["name"] for each in json.loads(run("ls", "--json", *place)[1]) if each["state"] == "removed"] == [bad]
+    for other in stored.generations():
+        stored.store.remove_generation(SCOPE, stored.key, other)
     said = run("ls", *place)[1]
-    assert "never published again" in said
+    assert ("never published again" in said, "is empty" in said) == (True, False)
     lift = re.search(r"`warmup-sidecar store (unquarantine \S+)`", said)
     assert lift is not None
     code, told = run(*lift[1].split(), *place)
@@ -151,7 +199,11 @@ def test_a_store_travels_in_a_file(stored: Stored, tmp_path: Path) -> None:
     there, file = Stored(tmp_path, "there"), tmp_path / "kernels.tar"
     assert "1 generations" in run("export", str(file), "--store", str(stored.place))[1]
     assert "is imported" in run("import", str(file), "--store", str(there.place))[1]
-    assert "is there already" in run("import", str(file), "--store", str(there.place))[1]
+    run("quarantine", stored.generations()[-1], "--reason", "wrong output", "--store", str(there.place))
+    said = run("import", str(file), "--store", str(there.place))[1]
+    assert ("is there already" in said, "is quarantined in this store" in said) == (True, True)
+    run("unquarantine", stored.generations()[-1], "--store", str(there.place))
+    assert "quarantined" not in run("import", str(file), "--store", str(there.place))[1]
     there.restore()
     assert there.kernels() == {"a", "b"}
 
@@ -197,11 +249,13 @@ def test_an_export_that_fails_leaves_no_file(stored: Stored, tmp_path: Path) -> 
         pack.write_bytes(b"damaged")
     with pytest.raises(StoreDamaged):
         run("export", str(file), "--store", str(stored.place))
-    with pytest.raises(NotSo):
-        run("export", str(file), "--key", "ffff", "--store", str(stored.place))
+    for wrong in ("ffff", ""):
+        with pytest.raises(NotSo, match="begins with"):
+            run("export", str(file), "--key", stored.key[:8], "--key", wrong, "--store", str(stored.place))
     assert [path.name for path in tmp_path.iterdir() if "kernels" in path.name] == []
 
 
 def test_a_missing_file_is_wrong_use(stored: Stored) -> None:
-    with pytest.raises(UsageError, match="can't be read"):
-        run("import", "/not/there.tar", "--store", str(stored.place))
+    for name in ("/not/there.tar", str(stored.root / ("x" * 300))):
+        with pytest.raises(UsageError, match="can't be read"):
+            run("import", name, "--store", str(stored.place))

@@ -70,6 +70,7 @@ def test_a_page_of_vllm_032_gives_every_number():
         progress=26774 + 1495 + 880,
         missing="",
         progress_by_rank={"0": 26774 + 1495 + 880},
+        load_by_rank={"0": (2, 0.125)},
     )
 
 
@@ -146,6 +147,8 @@ def test_one_engine_asleep_among_several_is_asleep():
 
     assert asleep(read(page("discard_all"))) is True
     assert asleep(read(page("awake"))) is False
+    # So it looks while scheduling is paused, and after the KV cache was released alone.
+    assert asleep(read(page("no state"))) is True
 
 
 def test_a_broken_line_costs_that_line_only():

@@ -134,8 +134,11 @@ def test_work_is_counted_for_each_rank():
     page = exposition.read(
         'vllm:prompt_tokens_total{engine="0"} 5\nvllm:generation_tokens_total{engine="0"} 2\n'
         'vllm:prompt_tokens_total{engine="7"} 0\n'
+        'vllm:num_requests_running{engine="0"} 0\nvllm:num_requests_running{engine="7"} 3\n'
+        'vllm:kv_cache_usage_perc{engine="7"} 0.25\n'
     )
     assert exposition.statistics(page).progress_by_rank == {"0": 7.0, "7": 0.0}
+    assert exposition.statistics(page).load_by_rank == {"0": (0.0, 0.0), "7": (3.0, 0.25)}
 
 
 def test_development_mode_tells_everything_and_counts_over_flags():

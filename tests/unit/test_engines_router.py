@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.config.routers import router_of
+from sidecar.config.routers import ENGINE_COMMANDS, router_of
 from sidecar.engines.adapters import of_command, of_name
 from sidecar.engines.argv import hints_from_argv
 from sidecar.engines.declaration import Connect
@@ -67,6 +67,17 @@ def test_an_engine_is_no_router(command: str):
     container = {"name": "e", "image": "mine", "command": ["bash", "-c", command]}
     assert looks_like_engine(container)
     assert find_engine([container], Options()) == 0
+
+
+@pytest.mark.parametrize("name", ENGINE_COMMANDS)
+def test_the_injector_and_the_adapter_know_an_engine_by_the_same_words(name: str):
+    assert of_name(name).name == name
+    assert of_name(name).command is ENGINE_COMMANDS[name]
+
+
+@pytest.mark.parametrize("quoted", ['python -m "sglang.launch_server" --model-path m', "'sglang.launch_server'"])
+def test_a_module_in_quotes_is_an_engines_command_too(quoted: str):
+    assert looks_like_engine({"name": "e", "image": "mine", "command": ["bash", "-c", quoted]})
 
 
 def test_a_container_with_a_gpu_runs_a_model_even_if_its_command_looks_like_a_routers():

@@ -8,9 +8,11 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sidecar.engines.connection import Reply
 from sidecar.engines.protocol import CompletionRequest, Hint
 from sidecar.engines.vllm import Deadlines, VllmEngine
 from sidecar.errors import EngineError, EngineUnauthorized, ModelNotServed, NotAnEngine
@@ -359,6 +361,46 @@ async def test_metrics_that_fail_for_now_are_an_error_and_no_reading(fake: FakeE
 
 
 async def test_sleep_is_seen_in_the_metrics(fake: FakeEngine, client: VllmEngine):
+    assert (await client.stats()).asleep is False
+    fake.script.asleep = True
+    assert (await client.stats()).asleep is True
+
+
+async def test_an_engine_whose_weights_alone_were_woken_up_sleeps_whatever_its_metrics_say(
+    fake: FakeEngine, client: VllmEngine
+):
+    fake.script.dev_mode = True
+    fake.script.partly_awake = True
+    assert (await client.stats()).asleep is True
+    fake.script.partly_awake = False
+    assert (await client.stats()).asleep is False
+    fake.script.asleep = True
+    assert (await client.stats()).asleep is True
+    fake.script.asleep, fake.script.partly_awake = False, True
+    assert (await client.stats()).asleep is True
+
+
+@pytest.mark.parametrize("dev_mode", [True, False])
+async def test_an_engine_that_is_known_to_be_awake_is_asked_for_its_metrics_alone(
+    fake: FakeEngine, client: VllmEngine, dev_mode: bool, monkeypatch: pytest.MonkeyPatch
+):
+    fake.script.dev_mode = dev_mode
+    asked: list[str] = []
+    get = client._http.get
+
+    async def noted(path: str, **more: Any) -> Reply:
+        asked.append(path)
+        return await get(path, **more)
+
+    monkeypatch.setattr(client._http, "get", noted)
+    for _ in range(3):
+        assert (await client.stats()).asleep is False
+    assert asked == ["/metrics", "/is_sleeping", "/metrics", "/metrics"]
+
+
+async def test_an_engine_without_sleep_in_its_metrics_is_asked_each_time(fake: FakeEngine, client: VllmEngine):
+    fake.script.dev_mode = True
+    fake.script.no_metrics = True
     assert (await client.stats()).asleep is False
     fake.script.asleep = True
     assert (await client.stats()).asleep is True

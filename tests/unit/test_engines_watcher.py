@@ -199,6 +199,29 @@ async def test_a_request_that_makes_no_progress_stalls_the_engine_after_the_set_
     assert "made progress" in watch.last.detail
 
 
+async def test_a_rank_that_stands_still_stalls_the_engine_although_the_others_work():
+    def ranks(progress: float, running: float = 1, used: float = 0.5) -> EngineStats:
+        """Give rank 0 that works and rank 1 that does not."""
+        by_rank = {"0": progress, "1": 7.0}
+        loads = {"0": (2.0, 0.1), "1": (running, used)}
+        return replace(BUSY, running=3, progress=progress + 7, progress_by_rank=by_rank, load_by_rank=loads)
+
+    async def watched(**of_one: Any) -> Observation:
+        engine = Played(stats_now=ranks(0.0, **of_one))
+        async with Watch(engine, stall_s=60) as watch:
+            for at in range(14):
+                await asyncio.sleep(5)
+                more = {"used": 0.01 * at} if "used" in of_one else of_one
+                engine.stats_now = ranks(at + 1.0, **more)
+            return watch.last
+
+    stalled = await watched()
+    assert stalled.state == "stalled"
+    assert "data-parallel rank 1 (1)" in stalled.detail
+    # A rank that is idle, and one that reads a long prompt, which no counter shows.
+    assert (await watched(running=0.0)).state == (await watched(used=0.0)).state == "up"
+
+
 async def test_an_idle_engine_never_stalls():
     async with Watch(Played(stats_now=replace(IDLE, waiting=3)), stall_s=10) as watch:
         await asyncio.sleep(300)

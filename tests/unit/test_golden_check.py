@@ -411,6 +411,16 @@ async def test_of_prompts_behind_passages_the_shortest_goes_into_a_batch():
     assert {salt.partition("-batch-")[2].rpartition("-")[0] for salt in salts} == {"b0"}
 
 
+async def test_prompts_that_each_have_a_passage_of_their_own_are_all_asked():
+    texts = {f"t{at}": f"{at} {PASSAGE}" for at in range(12)}
+    asked = [{"name": each, "text": "Go on:", "passage": each, "expect": ".", "max_tokens": 12} for each in texts]
+    async with scene() as here:
+        golden = await here.record(PromptSet.model_validate({"passages": texts, "prompts": asked}))
+        here.fake.script.fault = "no_reading"
+        result = await here.check(golden)
+    assert (result.outcome, result.prompts, result.statistics["batch_prompts"]) == ("passed", 12, 16), result.sentence
+
+
 def unlike_in_a_batch(here: Scene, of: str) -> None:
     """Let the engine give the tokens of prompts whose names begin so another likelihood in a batch; the tokens stay."""
     complete = here.engine.complete

@@ -16,7 +16,7 @@ from sidecar.errors import GoldenError
 from sidecar.golden import load, load_prompts, save, starter_prompts
 from sidecar.golden.asking import batch_size
 from sidecar.golden.files import NODE_LIMIT, SIZE_LIMIT, STARTER, GoldenFile, golden_text
-from sidecar.golden.identity import limits_for
+from sidecar.golden.identity import differences, limits_for
 from sidecar.golden.manner import readable
 from sidecar.golden.schema import SHIPPED, golden_schema, schema_text
 from tests.unit.golden_scene import scene
@@ -158,15 +158,21 @@ def test_a_large_batch_is_chosen_that_leaves_few_places_to_fill(count: int, size
         ({"version": "0.33.0", "kv_cache_dtype": "auto"}, 10.0),
         ({"version": None, "kv_cache_dtype": "auto"}, 10.0),
         ({"version": "0.32.0"}, 10.0),
+        ({"version": "0.32.0", "kv_cache_dtype": "auto", "quantization": "none", "root": "/mnt/m"}, 2.0),
+        ({"version": "0.32.0", "kv_cache_dtype": "auto", "quantization": "fp8"}, 10.0),
+        ({"version": "0.32.0", "kv_cache_dtype": "auto", "root": "org/m-FP8"}, 10.0),
     ],
 )
 def test_less_drift_is_allowed_where_engine_and_configuration_are_those_recorded(
     tmp_path: Path, engine: dict[str, str], allowed: float
 ):
-    recorded = GOOD.replace("model: m}", "model: m, kv_cache_dtype: auto, attention_backend: A}", 1)
+    recorded = GOOD.replace("model: m}", "model: m, root: org/m, kv_cache_dtype: auto, attention_backend: A}", 1)
     (file,) = load(written(tmp_path, recorded)).files
     facts = EngineFacts(**{"engine": "vllm", "version": None, "model": "m", **engine})  # type: ignore[arg-type]
     assert limits_for(file, facts).drift_percent == allowed
+    assert ("It was recorded with model org/m then and org/m-FP8 now." in differences(file.recorded, facts)) is (
+        facts.root == "org/m-FP8"
+    )
 
 
 def test_long_prompts_are_not_read_back_where_logits_would_fill_memory():

@@ -147,22 +147,34 @@ def test_a_likelihood_is_taken_from_a_batch_only_where_every_answer_was_whole_an
 
 
 @pytest.mark.parametrize(
-    ("parted", "now", "read"), [(0, 0.5, 0), (2, 0.5, 0), (3, 0.5, 3), (1, 3.0, 1)], ids=["none", "few", "more", "no tie"]
+    ("parted", "at", "now", "read"),
+    [(0, 9, 0.5, 0), (2, 9, 0.5, 0), (3, 9, 0.5, 3), (1, 9, 3.0, 1), (2, 7, 0.5, 2), (1, 0, 0.5, 1)],
+    ids=["none", "few", "more", "no tie", "early", "at once"],
 )
-def test_answers_that_parted_are_read_back_unless_so_few_did_and_all_at_near_ties(parted: int, now: float, read: int):
-    asked = [recorded(lead=0.5).model_copy(update={"name": f"p{at}"}) for at in range(20)]
-    got = [answered(flipped(3), now) if at < parted else answered(IDS) for at in range(20)]
+def test_answers_that_parted_are_read_back_unless_so_few_did_and_all_late_at_near_ties(
+    parted: int, at: int, now: float, read: int
+):
+    asked = [recorded(lead=0.5).model_copy(update={"name": f"p{number}"}) for number in range(20)]
+    got = [answered(flipped(at), now) if number < parted else answered(IDS) for number in range(20)]
     compared = [compare(one, "batch", what, LIMITS) for one, what in zip(asked, got, strict=True)]
     likely = said_again(asked, compared, LIMITS)
-    assert len(to_read(asked, compared, likely)) == read
-    assert to_read(asked, compared, {}) == asked
+    assert len(to_read(asked, compared, likely, LIMITS)) == read
+    assert to_read(asked, compared, {}, LIMITS) == asked
+
+
+def test_an_answer_that_parted_after_tokens_of_another_likelihood_is_read_back():
+    asked = [recorded(lead=0.5).model_copy(update={"name": f"p{number}"}) for number in range(20)]
+    unlike = dataclasses.replace(answered(flipped(9), 0.5), logprobs=(-0.2 - 2 * LIMITS.worst_prompt,) * len(IDS))
+    compared = [compare(one, "batch", unlike if one.name == "p0" else answered(IDS), LIMITS) for one in asked]
+    assert not judge(compared, LIMITS).why
+    assert to_read(asked, compared, said_again(asked, compared, LIMITS), LIMITS) == asked[:1]
 
 
 def test_answers_whose_likelihood_nobody_told_are_read_back_however_few():
     asked = [recorded().model_copy(update={"name": f"p{at}"}) for at in range(20)]
     untold = dataclasses.replace(answered(IDS), logprobs=None)
     compared = [compare(one, "batch", untold if one.name == "p0" else answered(IDS), LIMITS) for one in asked]
-    assert to_read(asked, compared, said_again(asked, compared, LIMITS)) == asked[:1]
+    assert to_read(asked, compared, said_again(asked, compared, LIMITS), LIMITS) == asked[:1]
 
 
 def test_a_prompt_whose_generated_tokens_changed_too_much_fails_by_its_likelihood():

@@ -39,6 +39,49 @@ CASES = [
     ("missing_model", 1, "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error."),
     ("missing_model", 1, "ValueError: Invalid repository ID or local directory specified: '/models/m'."),
     ("port_in_use", 1, "OSError: [Errno 98] Address already in use"),
+    (
+        "out_of_memory",
+        1,
+        "ERROR [core.py:700] RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ),
+    (
+        "out_of_memory",
+        1,
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error, NCCL version "
+        "2.27.3 ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'",
+    ),
+    (
+        "missing_model",
+        1,
+        "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
+    ),
+    (
+        "missing_model",
+        1,
+        "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find",
+    ),
+    ("missing_model", 1, "OSError: [Errno 116] Stale file handle: '/models/m/model-00001-of-00004.safetensors'"),
+    ("gpu_unusable", 1, "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+    ("gpu_unusable", 1, "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+    ("gpu_unusable", 1, "RuntimeError: No CUDA GPUs are available"),
+    (
+        "gpu_unusable",
+        1,
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+    ),
+    ("gpu_unusable", 1, "pynvml.NVMLError_LibRmVersionMismatch: RM has detected an NVML/RM version mismatch."),
+    (
+        "peer_missing",
+        1,
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+    ),
+    (
+        "peer_missing",
+        1,
+        "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to",
+    ),
+    ("limit_reached", 1, "RuntimeError: can't start new thread"),
+    ("limit_reached", 1, "OSError: [Errno 24] Too many open files"),
     ("wrong_arch", 1, "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
     ("driver_too_old", 1, "RuntimeError: CUDA driver version is insufficient for CUDA runtime version"),
     ("disk_full", 1, "OSError: [Errno 28] No space left on device: '/var/cache/engine/x'"),
@@ -157,6 +200,36 @@ def test_a_warning_of_an_engine_without_a_network_is_no_cause(code: int | None, 
         "HTTPSConnectionPool(host='edge.urm.nvidia.com', port=443): Max retries exceeded with url: /artifactory/"
     )
     assert classify_exit(Exited(code, number, 1, False, ("bye",)), fatal_lines=(warning,)).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "line"),
+    [
+        (1, None, "RuntimeError: Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."),
+        (None, 9, "INFO still loading"),
+        (1, None, "ERROR TimeoutError: RPC call to execute_model timed out."),
+    ],
+)
+def test_a_worker_that_the_kernel_ended_for_want_of_memory_says_nothing_against_a_cache(
+    code: int | None, number: int | None, line: str
+):
+    found = classify_exit(Exited(code, number, 9, False, (line,), oom_kills=2), compiled=lambda: True)
+    assert (found.cause, found.counts) == ("out_of_memory", False)
+    assert "The kernel ended 2 of its container's processes: raise the memory limit." in found.sentence
+
+
+def test_a_kernel_for_another_gpu_is_the_cause_whatever_else_ran_out_of_memory():
+    line = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    assert classify_exit(Exited(1, None, 9, False, (line,), oom_kills=1)).cause == "wrong_arch"
+
+
+@pytest.mark.parametrize(
+    ("told", "kills"), [({}, 0), ({"oom_kills": 3}, 3), ({"oom_kills": "3"}, 0), ({"oom_kills": -1}, 0)]
+)
+def test_a_last_word_of_any_launcher_is_understood(told: dict[str, object], kills: int):
+    found = Exited.parse({"code": 1, "signal": None, "seconds": 2, "restarting": False, "last_lines": [], **told})
+    assert found is not None
+    assert found.oom_kills == kills
 
 
 def test_an_engine_that_never_ran_and_an_endless_line_make_a_sentence():

@@ -217,3 +217,61 @@ def test_the_part_in_a_distributed_engine_is_read_inside_a_shells_script_too(tmp
     ]
     assert facts.world(argv, {}) == {"tensor_parallel": "8", "node_rank": "1"}
     assert set(config_file.digests(argv)) == {"--config"}
+
+
+#: Two parts of one GPU and a whole one, as `nvidia-smi -L` prints them (NVIDIA MIG user guide).
+LISTING = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa1111)
+  MIG 3g.40gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
+  MIG 1g.10gb+me  Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb2222)
+"""
+
+
+@pytest.mark.parametrize(
+    ("listing", "parts"),
+    [
+        (LISTING, [["3g.40gb", "1g.10gb+me"], None]),
+        # nvidia-smi came too late, or is not there: a part is never taken for the whole.
+        ("", [["of unknown size"], ["of unknown size"]]),
+        (None, [None, None]),
+    ],
+)
+def test_parts_of_a_gpu_are_told_with_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str | None, parts: list[list[str] | None]
+):
+    for bus, uuid in (("0000:18:00.0", "GPU-aaaa1111"), ("0000:2a:00.0", "GPU-bbbb2222")):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t NVIDIA H100 80GB HBM3\nGPU UUID: \t {uuid}\n")
+    monkeypatch.setattr(facts, "GPUS", str(tmp_path))
+    found = facts.gpus(listing)
+    assert [one.get("mig") for one in found] == parts
+    assert {one["name"] for one in found} == {"NVIDIA H100 80GB HBM3"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder", "asked"),
+    [
+        ({}, "", False),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-aaaa1111"}, "gpu0", False),
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-c6d4f1ef"}, "", True),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-c6d4f1ef"}, "", True),
+        ({}, "gpu0/mig/gi1", True),
+    ],
+)
+def test_only_where_there_are_parts_of_a_gpu_their_sizes_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], folder: str, asked: bool
+):
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(facts, "CAPABILITIES", str(tmp_path))
+    assert facts.lists_instances(environment) == asked
+
+
+def test_what_nvidia_smi_lists_becomes_a_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{LISTING}END\n")
+    (tmp_path / "gpus/0000:18:00.0").mkdir(parents=True)
+    (tmp_path / "gpus/0000:18:00.0/information").write_text("Model: NVIDIA H100 80GB HBM3\nGPU UUID: GPU-aaaa1111\n")
+    monkeypatch.setattr(facts, "GPUS", str(tmp_path / "gpus"))
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES": "MIG-c6d4f1ef"}
+    monkeypatch.setenv("PATH", environment["PATH"])
+    [found] = facts.collect_facts(["true"], environment, {})["gpus"]
+    assert found["mig"] == ["3g.40gb", "1g.10gb+me"]

@@ -128,11 +128,11 @@ def test_nothing_is_linked_without_a_live_cache(stages: Any):
     assert run(stage, "test -e ~/.quack || echo nothing") == ("nothing\n", "")
 
 
-def grown(stage: Stage, script: str, **env: str) -> tuple[Grown, ...]:
-    """Run an engine until the launcher has told of something that grew."""
+def grown(stage: Stage, script: str, least: int = 1, **env: str) -> tuple[Grown, ...]:
+    """Run an engine until the launcher has told of so many directories that grew."""
     environment = {**PATHS, "TMPDIR": str(stage.root / "tmp"), **env}
     attempt, process = stage.started(SHELL, "-c", f"{script}; exec sleep 90", env=environment)
-    found = until(lambda: stage.sidecar.grown(attempt), "a directory that grew")
+    found = until(lambda: seen if len(seen := stage.sidecar.grown(attempt)) >= least else None, "a directory that grew")
     process.terminate()
     return found
 
@@ -154,11 +154,84 @@ def test_every_place_is_looked_at_but_known_ones_and_our_own(stages: Any):
         (stage.root / place).mkdir(parents=True)
     places = "~/.cache/new ~/.cache/huggingface $TMPDIR/new $TMPDIR/known_1 $EXTRA $TRITON_CACHE_DIR $LIVE"
     script = f"for place in {places}; do printf %100s > $place/k; done"
-    found = grown(stage, script, EXTRA=str(extra), TRITON_CACHE_DIR=f"{stage.root}/mine", LIVE=f"{stage.live}/triton")
+    moved = {"TRITON_CACHE_DIR": f"{stage.root}/mine", "LIVE": f"{stage.live}/triton"}
+    found = grown(stage, script, least=4, EXTRA=str(extra), **moved)
     told = {os.path.relpath(one.path, stage.root): (one.bytes, one.where) for one in found}
     assert told == {
         "home/.cache/new": (100, "home"), "tmp/new": (100, "tmp"), "extra": (100, "extra"), "mine": (100, "moved")
     }  # fmt: skip
+
+
+def places(root: Path, **environment: str) -> dict[str, str]:
+    """Say where is looked, from the names below a root."""
+    settings = {
+        "live_cache": str(root / "live"),
+        "environment": {"TRITON_CACHE_DIR": str(root / "live/triton")},
+        "extra_roots": [],
+        "not_caches": ["~/.cache/huggingface"],
+    }
+    given = {"HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), **environment}
+    found = unmanaged.Places(settings, given, str(root / "control")).found()
+    return {os.path.relpath(path, root): where for path, where in found.items()}
+
+
+def test_a_cache_behind_a_link_is_looked_at_once_and_a_link_to_what_is_known_is_not(tmp_path: Path):
+    for folder in ("home/.cache/huggingface", "tmp", "live/triton", "control", "disk/dsl", "disk/more"):
+        (tmp_path / folder).mkdir(parents=True)
+    links = {
+        "home/.dsl": "disk/dsl",
+        "home/.cache/dsl-too": "disk/dsl",
+        "home/.cache/more": "disk/more",
+        "home/.cache/live": "live/triton",
+        "home/.cache/all": "live",
+        "home/.weights": "home/.cache/huggingface",
+        "home/.self": "home",
+        "home/.everything": ".",
+        "tmp/gone": "nowhere",
+    }
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(tmp_path / target)
+    assert places(tmp_path) == {"home/.cache/dsl-too": "home", "home/.cache/more": "home"}
+
+
+def test_a_cache_directory_that_is_a_link_as_a_whole_is_looked_into(tmp_path: Path):
+    for folder in ("home", "tmp", "disk/cache/dsl", "disk/cache/huggingface"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "home/.cache").symlink_to(tmp_path / "disk/cache")
+    assert places(tmp_path) == {"home/.cache/dsl": "home"}
+    assert places(tmp_path, XDG_CACHE_HOME=f"{tmp_path}/home/.cache/") == {"home/.cache/dsl": "home"}
+
+
+def test_a_cache_directory_that_is_spelt_with_a_slash_at_its_end_is_not_looked_at_twice(tmp_path: Path):
+    for folder in ("home/.cache/dsl", "tmp"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert places(tmp_path, XDG_CACHE_HOME=f"{tmp_path}/home/.cache/") == {"home/.cache/dsl": "home"}
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "grows"),
+    [
+        ("HF_HOME", "home/.weights", "home/.weights"),
+        ("HF_HOME", "home/.cache", "home/.cache/hub"),
+        ("TORCH_HOME", "home/.cache/torch", "home/.cache/torch"),
+    ],
+)
+def test_downloads_are_no_cache_of_a_compiler_wherever_the_user_puts_them(
+    tmp_path: Path, name: str, place: str, grows: str
+):
+    for folder in ("home/.cache/dsl", "tmp", grows):
+        (tmp_path / folder).mkdir(parents=True)
+    assert places(tmp_path, **{name: f"{tmp_path}/{place}"}) == {"home/.cache/dsl": "home"}
+
+
+def test_a_cache_variable_with_a_slash_at_its_end_names_the_same_place(stages: Any):
+    stage = stages()
+    run(stage, "true", TRITON_CACHE_DIR=f"{stage.live}/triton/")
+    [attempt] = [path.parent for path in stage.control.glob("attempts/*/facts.json")]
+    facts = stage.sidecar.state(attempt.name).facts
+    assert facts is not None
+    assert facts["overrides"] == {}
+    assert not [line for line in stage.sidecar.new_lines(attempt.name) if "TRITON" in line.text]
 
 
 def test_a_home_full_of_files_does_not_hold_up_the_start(stages: Any):
@@ -264,6 +337,33 @@ def test_a_connector_configuration_with_the_pods_address_is_the_same_in_every_po
     assert len(digests) == 1
     other = privacy.without_secrets(["vllm", "--kv-transfer-config", '{"host": "10.0.0.1", "port": 5558}'])[0]
     assert tuple(other) not in digests
+
+
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [
+        ("POD_NAME", ("engine-7d9f8b6c5-x2x9z", "engine-7d9f8b6c5-b4kqz")),
+        ("MY_POD_NAME", ("engine-0", "engine-1")),
+        ("POD_UID", ("0b8f5d6e-7a5c-4f43-9d3e-1c2b3a4d5e6f", "7e57ab1e-1111-4222-8333-444455556666")),
+    ],
+)
+def test_a_connector_configuration_with_a_name_that_only_a_variable_tells_is_the_same_in_every_pod(
+    monkeypatch: pytest.MonkeyPatch, variable: str, names: tuple[str, str]
+):
+    found = set()
+    for name in names:
+        monkeypatch.setenv(variable, name)
+        found.add(privacy.shown_value("--kv-transfer-config", '{"engine_id": "' + name + '"}'))
+        assert name in privacy.own_names({variable: name})
+    assert len(found) == 1
+
+
+def test_a_host_that_is_called_by_its_whole_domain_is_known_by_its_first_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "uname", lambda: type("Host", (), {"nodename": "engine-0.group.ns.svc.cluster.local"}))
+    assert privacy.own_names({"HOSTNAME": "", "SOME_POD_NAME_TOO": "x"}) == [
+        "engine-0.group.ns.svc.cluster.local",
+        "engine-0",
+    ]
 
 
 def test_a_file_of_arguments_is_known_by_what_is_in_it(tmp_path: Path):

@@ -158,6 +158,27 @@ def test_without_a_launcher_bad_output_is_held_with_what_to_do_by_hand() -> None
     assert "change it by hand (next to try: `--a 1`)" in lc.gate(held).sentence
 
 
+def test_output_that_is_held_on_a_restored_generation_says_how_the_next_pod_comes_to_do_without_it() -> None:
+    snapshot, _ = _run(_new(Mode.BESIDE), lc.Started())
+    snapshot, _ = _run(
+        snapshot, lc.RestoreEnded(snapshot.work, "hit", "00000003"), lc.EngineObserved("up", "e1")
+    )  # fmt: skip
+    snapshot, _ = _run(snapshot, lc.WarmEnded(snapshot.work, "converged"))
+    held, _ = _checked(snapshot, "wrong")
+    assert "restores generation 00000003 as well, unless" in lc.gate(held).sentence
+    assert "`warmup-sidecar store quarantine`" in lc.gate(held).sentence
+    cold, _ = _checked(replace(snapshot, restore="miss", generation=""), "wrong")
+    assert "store quarantine" not in lc.gate(cold).sentence
+
+
+def test_a_remembered_fallback_that_is_bad_and_the_last_says_how_it_is_lifted() -> None:
+    held, commands = _checked(_verifying(_new(), fallback=2, why="it was wrong there.")[0], "wrong")
+    assert (held.phase, commands) == (Phase.SUSPENDED, [])
+    assert "`warmup-sidecar golden lift`" in lc.gate(held).sentence
+    untried, _ = _checked(replace(_verifying(_new())[0], tried=2, fallback=2), "wrong")
+    assert "golden lift" not in lc.gate(untried).sentence
+
+
 @pytest.mark.parametrize(
     ("words", "phase"), [(("serve",), Phase.READY), (("retry-cold", "fallback", "hold"), Phase.SUSPENDED)]
 )

@@ -55,6 +55,20 @@ async def test_nothing_is_sent_to_an_engine_that_sleeps(tmp_path: Path) -> None:
         assert await watch.look() == ("new",)
 
 
+async def test_an_engine_that_fell_asleep_since_the_watcher_saw_it_is_left_alone_and_its_adapter_warmed_later(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.adapters.append("new")
+        watch = AdapterWatch(pod)
+        pod.observation = Observation("up", "process:1", "")
+        fake.script.asleep = True
+        assert await watch.look() == ()
+        assert fake.counters.while_asleep == 0
+        fake.script.asleep = False
+        assert await watch.look() == ("new",)
+
+
 async def test_an_engine_that_is_gone_costs_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as (pod, fake):
         await fake.kill()

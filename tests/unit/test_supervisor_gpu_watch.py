@@ -12,9 +12,10 @@ from sidecar import lifecycle as lc
 from sidecar.engines.watcher import Observation
 from sidecar.errors import GpuUnavailable
 from sidecar.gpu.reading import Gpu, GpuSnapshot, Seen, Wish
-from sidecar.lifecycle import Phase
+from sidecar.lifecycle import Mode, Phase, Policy, Snapshot
 from sidecar.supervisor.gpu_watch import LONGEST_PAUSE_S, GpuWatch
 from sidecar.supervisor.observers import EngineObserver
+from sidecar.supervisor.telling import Teller
 from tests.unit.test_supervisor_observers import make_pod
 
 pytestmark = pytest.mark.looptime
@@ -171,6 +172,41 @@ async def test_a_lost_gpu_withdraws_readiness_though_the_engine_answers_and_give
     await watching.read()
     assert states_posted(pod)[0][0] == "up"
     assert len([text for text in told(pod) if "GPU" in text]) == 2
+
+
+async def test_a_loss_that_withdraws_traffic_is_one_event_and_the_withdrawal_another() -> None:
+    pod, watching, _ = watch(FINE, LOST)
+    await watching.read()
+    ready = Snapshot(Mode.LAUNCHER, Phase.READY, identity="process:1", warm="converged", verify="passed")
+    teller = Teller(pod)
+    await watching.read()
+    ((state, detail),) = states_posted(pod)
+    seen = lc.EngineObserved(state, "process:1", detail, True)
+    after, _ = lc.step(ready, seen, Policy())
+    teller.stepped(ready, seen, after, lc.gate(after))
+    loss, withdrawal = told(pod)
+    assert "lost GPU-b" in loss
+    assert withdrawal.startswith("Traffic is withdrawn")
+    assert "GPU-b" not in withdrawal
+    assert loss in lc.gate(after).sentence
+
+
+async def test_nvml_that_answers_nothing_but_lost_is_told_as_the_loss_alone_and_so_is_its_end() -> None:
+    pod, watching, _ = watch(FINE, away("lost"), away("lost"), FINE)
+    pod.facts = {"gpus": [{"name": "NVIDIA H200", "uuid": "GPU-b"}]}
+    for _ in range(4):
+        await watching.read()
+    loss, end = told(pod)
+    assert "lost GPU-b" in loss
+    assert end == "All GPUs of the engine can be reached again."
+
+
+async def test_nvml_that_says_lost_and_then_nothing_at_all_is_told_for_both() -> None:
+    pod, watching, _ = watch(FINE, away("lost"), away("no_answer"))
+    for _ in range(3):
+        await watching.read()
+    _, trouble = told(pod)
+    assert trouble == "NVML can't be used: no_answer."
 
 
 async def test_a_driver_that_forgets_its_clients_leaves_readiness_alone() -> None:

@@ -76,20 +76,29 @@ async def test_nothing_is_sent_while_the_pod_is_not_ready(tmp_path: Path) -> Non
         assert fake.counters.texts == 0
 
 
-async def test_two_bad_samples_in_a_row_are_told_to_the_state_machine(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("generation", "says"), [("repeat", "repeats"), ("500", "does not answer")])
+async def test_two_bad_samples_in_a_row_are_told_to_the_state_machine(
+    tmp_path: Path, monkeypatch: Any, generation: str, says: str
+) -> None:
     monkeypatch.setattr(sampling, "AGAIN_S", 0.01)
     posted: list[lifecycle.Event] = []
     async with serving(tmp_path, sample_output_s=0.01) as (pod, fake):
-        fake.script.generation = "repeat"
+        fake.script.generation = generation
         watching = asyncio.create_task(sampling.watch(pod, posted.append))
         async with asyncio.timeout(30):
             while not posted:
                 await asyncio.sleep(0.01)
         watching.cancel()
         assert isinstance(posted[0], lifecycle.CheckAsked)
-        assert "repeats" in posted[0].suspicion
-        # Each sample was asked for twice, with another seed.
-        assert 4 <= fake.counters.texts <= 8
+        assert says in posted[0].suspicion
+        # Each degenerate sample was asked for twice, with another seed.
+        assert (4 if generation == "repeat" else 2) <= fake.counters.texts <= 8
+
+
+async def test_a_sample_that_is_not_taken_to_be_the_engines_fault_says_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.api_key = "another"
+        assert await sampling.sample(pod) is None
 
 
 async def test_by_default_no_sample_is_ever_taken(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sidecar.engines.server_facts import SMALLEST
 from sidecar.lifecycle import Phase
-from sidecar.web import journey, page, words
+from sidecar.web import journey, page, panels, words
 from sidecar.web.markup import Element, element, text, together
 from tests.fakes import scenes
 
@@ -140,6 +140,13 @@ def test_kernels_compiled_after_ready_change_the_headline() -> None:
 def test_a_running_restore_and_a_running_warm_up_show_how_far_they_are() -> None:
     assert "730 MB of 1.3 GB restored" in render(scenes.restoring().to_json())
     assert "3 of 8 steps in round 1" in render(scenes.warming().to_json())
+
+
+def test_facts_that_differ_are_said_to_be_of_the_nearest_key_and_of_no_publisher() -> None:
+    shown = str(
+        panels.restore({"restore": {"outcome": "partial", "differs": ["argv.--model is /b here and /a there"]}})
+    )
+    assert "<dt>Nearest known key differs in</dt><dd>argv.--model is /b here" in shown
 
 
 def test_a_pod_that_served_and_is_suspended_is_not_called_not_ready_yet() -> None:

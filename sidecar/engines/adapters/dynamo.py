@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from sidecar.config.routers import ENGINE_COMMANDS
 from sidecar.engines import server_facts
 from sidecar.engines.argv import Flag, port, read_flags
 from sidecar.engines.connection import Reply
@@ -86,7 +87,7 @@ ENGINE = Declaration(
     versions="0.4 to 1.0",
     make=DynamoWorker.connected,
     owners=(),
-    command=re.compile(r"\bdynamo\.(vllm|sglang|trtllm|mocker)\b"),
+    command=ENGINE_COMMANDS["dynamo"],
     endpoints=(
         Endpoint("/health", "whether it is alive, every second; on DYN_SYSTEM_PORT"),
         Endpoint("/metrics", "those of the engine inside, every 5 s"),

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sidecar.config.routers import ENGINE_COMMANDS
 from sidecar.engines import server_facts
 from sidecar.engines.argv import Flag, number, port, read_flags
 from sidecar.engines.config_file import flags_in
@@ -259,7 +259,7 @@ ENGINE = Declaration(
     versions="0.4.6 to 0.5.23",
     make=SglangEngine.connected,
     owners=("sglang",),
-    command=re.compile(r"(^|\s)sglang\.launch_server\b|(^|[\s/])sglang\s+serve\b"),
+    command=ENGINE_COMMANDS["sglang"],
     endpoints=(
         Endpoint("/ready", "whether it is alive, every second"),
         Endpoint("/get_model_info", "the same in versions without /ready", key=True),

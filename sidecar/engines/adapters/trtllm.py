@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sidecar.config.routers import ENGINE_COMMANDS
 from sidecar.engines import server_facts
 from sidecar.engines.argv import Flag, number, port, positional, read_flags
 from sidecar.engines.connection import UnansweredError
@@ -211,7 +211,7 @@ ENGINE = Declaration(
     versions="1.0 to 1.4",
     make=lambda connect: TrtllmEngine.connected(connect, consume_metrics=connect.consume_metrics),
     owners=("tensorrt_llm",),
-    command=re.compile(r"(^|[\s/])trtllm-serve\b(?!\s+disaggregated(\s|$))"),
+    command=ENGINE_COMMANDS["trtllm"],
     endpoints=(
         Endpoint("/health", "whether it is alive, every second"),
         Endpoint("/prometheus/metrics", "load, tokens and latencies, every 5 s; with return_perf_metrics"),

@@ -5,10 +5,10 @@ Its client is `engines/vllm.py`, its flags are in `engines/argv.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from sidecar.config.routers import ENGINE_COMMANDS
 from sidecar.engines.argv import FLAGS, ranks_here, vllm_hints
 from sidecar.engines.config_file import flags_in
 from sidecar.engines.declaration import Claim, Declaration, Endpoint, Listens, MetricNames
@@ -50,13 +50,14 @@ ENGINE = Declaration(
     versions="0.6 to 0.33",
     make=VllmEngine.connected,
     owners=("vllm",),
-    command=re.compile(r"(^|[\s/])vllm\s+serve\b|\bvllm\.entrypoints\b"),
+    command=ENGINE_COMMANDS["vllm"],
     endpoints=(
         Endpoint("/health", "whether it is alive, every second"),
         Endpoint("/metrics", "load, tokens, latencies and sleep, every 5 s"),
         Endpoint("/v1/models", "models and adapters", key=True),
         Endpoint("/version", "its version"),
         Endpoint("/server_info", "limits, in development mode"),
+        Endpoint("/is_sleeping", "whether all of it is awake, in development mode"),
         Endpoint("/tokenize", "whether there is a chat template", key=True),
         Endpoint("/v1/completions", "warm-up", key=True),
         Endpoint("/v1/chat/completions", "warm-up", key=True),

@@ -32,7 +32,7 @@ API_KEY_FILE = "api-key"
 #: Where a ConfigMap with golden files is mounted in the sidecar, and only there.
 GOLDEN_PATH = "/etc/warmup/golden"
 
-#: The launcher, a few small files for each start of the engine, and a socket.
+#: The launcher, a few small files for each start of the engine, and a socket; in memory, where no busy disk delays them.
 CONTROL_SIZE = "64Mi"
 #: A full set of kernels is a few GB, and a restore stages a second one beside it.
 LIVE_CACHE_SIZE = "20Gi"
@@ -232,7 +232,7 @@ def engine_mounts(shape: Shape) -> list[Json]:
 def volumes(shape: Shape) -> list[Json]:
     """Make the volumes that need nothing of the cluster: control, live cache, golden files, the sidecar's own token."""
     found: list[Json] = [
-        {"name": shape.volume("control"), "emptyDir": {"sizeLimit": CONTROL_SIZE}},
+        {"name": shape.volume("control"), "emptyDir": {"medium": "Memory", "sizeLimit": CONTROL_SIZE}},
         {"name": shape.volume("live-cache"), "emptyDir": {"sizeLimit": shape.live_cache_size}},
     ]
     if shape.golden:
