@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 # A shell in a shell is looked into so deep.
@@ -47,7 +48,10 @@ def command_of(argv: Sequence[str]) -> Command:
         commands = _commands_in(words[script])
         if not commands:
             return Command(words=tuple(words[script].split()), around=tuple(around), clear=False)
-        engines = [command for command in commands if _names_engine(command)]
+        # `cd /opt/vllm && vllm serve` names it twice and starts it once.
+        engines = [command for command in commands if _starts_engine(command)] or [
+            command for command in commands if _names_engine(command)
+        ]
         words, expands = (engines or commands[-1:])[0], True
         # Which of two commands will run is not known here.
         clear = clear and len(engines) < 2
@@ -84,6 +88,15 @@ def _script_at(words: Sequence[str]) -> tuple[int, int] | None:
 
 def _joined(commands: Iterable[Sequence[str]]) -> list[str]:
     return [word for command in commands for word in (*command, ";")]
+
+
+def _starts_engine(words: Sequence[str]) -> bool:
+    return any(
+        _file(word) == "trtllm-serve"
+        or (_file(word) in ("vllm", "sglang") and after == "serve")
+        or (word in ("-m", "--module") and after.startswith(("vllm.", "sglang.")))
+        for word, after in zip_longest(words, words[1:], fillvalue="")
+    )
 
 
 def _names_engine(words: Sequence[str]) -> bool:

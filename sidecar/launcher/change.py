@@ -9,7 +9,7 @@ import re
 import shlex
 from typing import Any
 
-from sidecar.launcher.script import NESTED, Piece, commands_in, names_engine, script_at
+from sidecar.launcher.script import NESTED, Piece, chosen, commands_in, names_engine, script_at
 
 Json = dict[str, Any]
 #: From one word to before another, and the words that take their place.
@@ -68,8 +68,7 @@ def _changed_script(script: str, change: Json, deep: int) -> str:
     if not commands or deep == 0:
         raise Unchangeable("its shell's script can't be taken apart")
     plain = [[word for _, _, word in command] for command in commands]
-    chosen = next((index for index, words in enumerate(plain) if names_engine(words)), len(plain) - 1)
-    pieces, words = commands[chosen], plain[chosen]
+    pieces, words = commands[chosen(plain)], plain[chosen(plain)]
     inner = script_at(words)
     if inner is not None:
         return _replaced(script, pieces, (inner, inner + 1, [_changed_script(words[inner], change, deep - 1)]))

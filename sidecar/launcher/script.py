@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from itertools import zip_longest
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 #: A shell in a shell is looked into so deep.
@@ -47,11 +48,30 @@ def script_at(words: list[str]) -> int | None:
     return None
 
 
-def names_engine(words: list[str]) -> bool:
+def starts_engine(words: list[str]) -> bool:
     """Tell whether a command starts an inference engine that is known by name."""
+    return any(
+        os.path.basename(word) == "trtllm-serve"
+        or (os.path.basename(word) in ("vllm", "sglang") and after == "serve")
+        or (word in ("-m", "--module") and after.startswith(("vllm.", "sglang.")))
+        for word, after in zip_longest(words, words[1:], fillvalue="")
+    )
+
+
+def names_engine(words: list[str]) -> bool:
+    """Tell whether a command has a word by which an inference engine is known: `vllm "$@"` may start it."""
     return any(
         os.path.basename(word) in ("vllm", "trtllm-serve") or word.startswith(("vllm.", "sglang.")) for word in words
     )
+
+
+def chosen(commands: list[list[str]]) -> int:
+    """Tell which of a script's commands is the engine's: `cd /opt/vllm && vllm serve` names it twice and starts it once."""
+    for is_engine in (starts_engine, names_engine):
+        for index, words in enumerate(commands):
+            if is_engine(words):
+                return index
+    return len(commands) - 1
 
 
 def engine_words(argv: list[str]) -> list[str]:
@@ -65,5 +85,5 @@ def engine_words(argv: list[str]) -> list[str]:
         if not commands:
             return words[at].split()
         plain = [[word for _, _, word in command] for command in commands]
-        words = next((command for command in plain if names_engine(command)), plain[-1])
+        words = plain[chosen(plain)]
     return words

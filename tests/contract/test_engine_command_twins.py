@@ -22,6 +22,12 @@ ORDINARY = (
     (("sh", "-c", "# vllm serve a\nvllm serve m \\\n  --port 1"), "vllm serve m --port 1"),
     (("tini", "--", "sh", "-c", "mkdir -p /x && trtllm-serve m; echo done"), "trtllm-serve m"),
     (("sh", "-c", "python3 -m sglang.launch_server --model m; echo done"), "python3 -m sglang.launch_server --model m"),
+    (("sh", "-c", "cd /opt/vllm && vllm serve m --port 1"), "vllm serve m --port 1"),
+    (("sh", "-c", "cp /x/vllm.yaml /tmp; sglang serve m; echo done"), "sglang serve m"),
+    (
+        ("sh", "-c", "pip install vllm && python3 -u -m vllm.entrypoints.openai.api_server"),
+        "python3 -u -m vllm.entrypoints.openai.api_server",
+    ),
     (("python3", "-m", "vllm.entrypoints.openai.api_server"), "python3 -m vllm.entrypoints.openai.api_server"),
 )
 #: What only the launcher and the keys have to agree on: where both are wrong, a fallback changes what the key speaks of.
@@ -31,6 +37,7 @@ ODD = (
     ("sh", "-c", 'vllm serve "$@"', "--", "m"),
     ("sh", "-c", "vllm serve a & vllm serve b"),
     ("sh", "-c", "vllm serve m 2>&1 | tee /log"),
+    ("sh", "-c", 'cd /opt; exec vllm "$@"', "--", "serve", "m"),
     ("sh", "-c", "exec /start.sh"),
     ("/start.sh",),
     ("sh", "-c", ""),

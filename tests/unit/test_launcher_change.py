@@ -45,6 +45,8 @@ CASES: dict[str, tuple[list[str], str, list[str]]] = {
                                         ["nsys", "--a", "1", "vllm", "serve", "--a", "2"]),
     "works in a shell's script": (["sh", "-c", "cd / && exec vllm serve $M --a 'x' 2>&1 | tee log"], "--a 'y z'",
                                   ["sh", "-c", "cd / && exec vllm serve $M --a 'y z' 2>&1 | tee log"]),
+    "leaves a folder of the engine's name": (["sh", "-c", "cd /opt/vllm && vllm serve m"], "--a 1",
+                                             ["sh", "-c", "cd /opt/vllm && vllm serve m --a 1"]),
     "works in a shell in a shell": (["bash", "-lc", 'bash -c "vllm serve --a 1"'], "--a 2",
                                     ["bash", "-lc", "bash -c 'vllm serve --a 2'"]),
     "works behind a shell's words": (["sh", "-c", 'exec "$@"', "sh", "vllm", "serve", "--a", "1"], "--a 2",
