@@ -190,7 +190,7 @@ class _ScopePublish:
         for name in self._store.generations(self._scope, self._key):
             if len(tables) < UNFIT and (name in quarantined or is_condemned(name, ends)):
                 with suppress(StoreDamaged):
-                    if found := self._store.read_manifest(self._scope, self._key, name):
+                    if found := self._store.unbelieved(self._scope, self._key, name):
                         tables.append(found.files.in_order())
         tables.extend(self._store.unfit(self._scope, self._key, UNFIT - len(tables)))
         return tables

@@ -130,14 +130,23 @@ class Store(Upkeep):
         `on_packs` hears of its packs as soon as they are known, before its files and its signature are looked at.
         Raises StoreDamaged; Untrusted where signatures are looked at and none vouches for every byte of it.
         """
+        return self._manifest(scope, key, name, on_packs, self.trust)
+
+    def unbelieved(self, scope: KeyScope, key: str, name: str) -> Manifest | None:
+        """Read a generation whoever signed it, to know what must not be used. Raises StoreDamaged."""
+        return self._manifest(scope, key, name, manifests.unheard, None)
+
+    def _manifest(
+        self, scope: KeyScope, key: str, name: str, on_packs: manifests.OnPacks, trust: Trust | None
+    ) -> Manifest | None:
         stream = self.open_manifest(scope, key, name)
         if stream is None:
             return None
         with self._reported(f"read {name}"), stream:
-            if self.trust is None:
+            if trust is None:
                 found = manifests.read(stream, on_packs)
             else:
-                found = self.trust.read(stream, self.signature(scope, key, name), (scope, key, name), on_packs)
+                found = trust.read(stream, self.signature(scope, key, name), (scope, key, name), on_packs)
         if (found.scope, found.key, found.name) != (scope, key, name):
             raise StoreDamaged(f"Generation {name} says that it is {found.scope}/{found.key}/{found.name:.60}.")
         return found

@@ -160,6 +160,15 @@ def test_who_signs_never_signs_what_somebody_else_published(site: Site, trusting
     assert site.kernels() == {"a", "b"}
 
 
+def test_files_of_a_quarantined_generation_stay_out_though_its_key_is_trusted_no_longer(site: Site) -> None:
+    poisoned = site.publish("a", **site.ours.fields).generations["toolchain"]
+    site.store.quarantine("toolchain", site.key, poisoned, {"reason": "deaths"})
+    again = site.publish("a", "b", **site.theirs.fields)
+    assert again.skipped["quarantined"] == 2
+    site.restore(**site.theirs.trusting)
+    assert site.kernels() == {"b"}
+
+
 def test_who_signs_never_restores_what_nobody_signed(site: Site) -> None:
     site.publish("planted")
     assert site.restore(signing_file=str(site.ours.private)).rejected == {"unsigned": 1}
