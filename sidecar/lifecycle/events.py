@@ -192,13 +192,15 @@ class Launch:
 class Restore:
     """Lay the caches down and let the launcher go on. `plan`: fresh, keep (this pod's own cache) or cold.
 
-    `fallback` is the number of the fallback that this pod has come to; 0: none, unless an earlier pod's is remembered.
+    `fallback` is the number of the fallback that this pod has come to; 0: none, unless an earlier pod's is remembered with
+    a higher number than `tried`.
     """
 
     work: int
     attempt: str
     plan: str
     fallback: int = 0
+    tried: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ FROM_STORE = RESTORED - {"kept"}
 BROKEN_ROUNDS, MISSES_BORNE = 3, 2
 #: As many deaths before ready with one fallback end it; one may have had another cause.
 DEATHS_TO_GIVE_UP = 2
+#: So many end one that was good in an earlier pod: the first two are laid to the generation that was restored.
+DEATHS_OF_TRUSTED = 4
 #: Outcomes of a check that the policies for bad output are for.
 BAD = {"degenerate": Suspension.DEGENERATE, "wrong": Suspension.WRONG}
 _WHAT = {
@@ -133,13 +135,13 @@ def check(s: Snapshot, suspicion: str, *before: e.Command) -> Result:
 
 
 def give_up_fallback(s: Snapshot, detail: str) -> Snapshot:
-    """Note that an engine died by itself before it was ready with a fallback; the second time another one is taken.
+    """Note that an engine died by itself before it was ready with a fallback; after some times another one is taken.
 
     Where none is left, the engine is started as it was asked for: better held than never up.
     """
-    if not s.fallback or s.trusted or s.served:
+    if not s.fallback or s.served:
         return s
-    if s.failed_starts + 1 < DEATHS_TO_GIVE_UP:
+    if s.failed_starts + 1 < (DEATHS_OF_TRUSTED if s.trusted else DEATHS_TO_GIVE_UP):
         return replace(s, failed_starts=s.failed_starts + 1)
     following = s.next_fallback
     return replace(
@@ -147,6 +149,7 @@ def give_up_fallback(s: Snapshot, detail: str) -> Snapshot:
         fallback=following,
         tried=following or s.tried,
         failed_starts=0,
+        trusted=False,
         fallback_why=s.fallback_why if following else "",
         died=f"{detail} It could not be started with `{s.fallbacks[s.fallback - 1]}`, which is given up.",
     )

@@ -72,7 +72,7 @@ def _started(s: Snapshot, event: e.Started, policy: Policy) -> Result:
 
 def _restore(s: Snapshot, plan: str, *before: e.Command) -> Result:
     after = s.cleared(Phase.RESTORING, work=s.work + 1, identity="", restore="", engine_detail="")
-    return after, (*before, e.Restore(after.work, after.attempt, plan, after.fallback))
+    return after, (*before, e.Restore(after.work, after.attempt, plan, after.fallback, after.tried))
 
 
 # --- attempts: one start of the engine each -------------------------------------------------------------------------

@@ -36,7 +36,7 @@ async def choose(pod: Pod, command: lifecycle.Restore) -> Chosen:
     pod.original_facts = pod.facts
     chosen = Chosen(command.fallback)
     if not command.fallback:
-        chosen = await _remembered(pod)
+        chosen = await _remembered(pod, command.tried)
     number = _possible(pod, chosen.number)
     use(pod, command.attempt, number)
     if not number:
@@ -134,8 +134,8 @@ async def remember(pod: Pod, command: lifecycle.Remember) -> None:
     )
 
 
-async def _remembered(pod: Pod) -> Chosen:
-    """Look up what earlier pods came to; of several the newest, and none that is not configured now.
+async def _remembered(pod: Pod, tried: int) -> Chosen:
+    """Look up what earlier pods came to; of several the newest, and none that is not configured now or that this pod tried.
 
     Not the last of the list: it may have been put into another order since, and an older one was not good any more.
     """
@@ -145,7 +145,13 @@ async def _remembered(pod: Pod) -> Chosen:
     known: list[tuple[float, Chosen]] = []
     for record in await pod.caches.boots(request, LOOK_S):
         text = str(record.get("change"))
-        if number := number_of(pod, text):
+        if 0 < (number := number_of(pod, text)) <= tried:
+            pod.board.tell(
+                f"The remembered fallback `{text:.200}` is not taken, because this pod's engine did not get ready with it; "
+                "`warmup-sidecar golden lift` forgets it.",
+                "warning",
+            )
+        elif number:
             at = record.get("at")
             since = float(at) if isinstance(at, int | float) else 0.0
             known.append((since, Chosen(number, str(record.get("reason") or UNKNOWN))))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar import lifecycle as lc
-from sidecar.lifecycle import Mode, Phase, Policy, Snapshot, Suspension
+from sidecar.lifecycle import Mode, Phase, Policy, Snapshot, Suspension, output
 from tests.unit.lifecycle_walk import walk
 
 ALL = Policy(on_golden_failed=("retry-cold", "fallback", "hold"))
@@ -91,6 +91,26 @@ def test_a_fallback_that_is_good_makes_the_pod_ready_flagged_proven_and_remember
     assert gate.sentence.startswith(
         "The engine runs with fallback 1 of 2, `--a 1`, and not as it was asked to. Without it: it was"
     )
+
+
+@pytest.mark.parametrize(("remembered", "following"), [(1, 2), (2, 0)])
+def test_a_remembered_fallback_with_which_the_engine_never_gets_ready_is_given_up_in_the_end(
+    remembered: int, following: int
+) -> None:
+    snapshot, _ = _run(_new(), lc.Started())
+    for number in range(output.DEATHS_OF_TRUSTED):
+        snapshot, commands = _run(snapshot, lc.AttemptOpened(f"a{number}"))
+        [asked] = [command for command in commands if isinstance(command, lc.Restore)]
+        assert (asked.fallback, asked.tried) == ((remembered, remembered) if number else (0, 0))
+        snapshot, _ = _run(
+            snapshot,
+            lc.RestoreEnded(snapshot.work, "disabled", "", fallback=remembered, why="it was wrong there."),
+            lc.AttemptClosed(f"a{number}", "crash.", counts=True, by_itself=True),
+        )
+    snapshot, commands = _run(snapshot, lc.AttemptOpened("b"))
+    [asked] = [command for command in commands if isinstance(command, lc.Restore)]
+    assert (asked.fallback, asked.tried) == (following, 2)
+    assert not snapshot.trusted
 
 
 def test_an_unproven_fallback_is_not_remembered() -> None:

@@ -51,3 +51,11 @@ async def test_a_record_without_a_time_is_older_than_any_other(tmp_path: Path, m
 async def test_nothing_that_is_configured_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = remembering(tmp_path, monkeypatch, "--a 1", GONE)
     assert await fallbacks.choose(pod, Restore(1, ATTEMPT, "fresh")) == fallbacks.Chosen()
+
+
+async def test_one_that_this_pod_tried_in_vain_is_not_taken_again_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = remembering(tmp_path, monkeypatch, "--a 1; --b 2", OLD)
+    assert await fallbacks.choose(pod, Restore(1, ATTEMPT, "fresh", tried=1)) == fallbacks.Chosen()
+    assert "`--a 1` is not taken, because this pod's engine did not get ready with it" in told(pod)
