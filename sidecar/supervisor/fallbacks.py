@@ -147,7 +147,7 @@ async def _remembered(pod: Pod, tried: int) -> Chosen:
         text = str(record.get("change"))
         if 0 < (number := number_of(pod, text)) <= tried:
             pod.board.tell(
-                f"The remembered fallback `{text:.200}` is not taken, because this pod's engine did not get ready with it; "
+                f"The remembered fallback `{text:.200}` is not taken, because this pod gave it, or a later one, up; "
                 "`warmup-sidecar golden lift` forgets it.",
                 "warning",
             )

@@ -58,4 +58,4 @@ async def test_one_that_this_pod_tried_in_vain_is_not_taken_again_and_that_is_to
 ) -> None:
     pod = remembering(tmp_path, monkeypatch, "--a 1; --b 2", OLD)
     assert await fallbacks.choose(pod, Restore(1, ATTEMPT, "fresh", tried=1)) == fallbacks.Chosen()
-    assert "`--a 1` is not taken, because this pod's engine did not get ready with it" in told(pod)
+    assert "`--a 1` is not taken, because this pod gave it, or a later one, up" in told(pod)
