@@ -10,6 +10,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -20,6 +21,8 @@ T = TypeVar("T")
 FILE_S = 30.0
 #: A look at each of some 100,000 files of a cache, on a disk whose directories are not in memory. Seconds.
 TREE_S = 60.0
+#: A small file that is read where nothing can be awaited. Seconds.
+GLANCE_S = 1.0
 
 
 class Aside(Generic[T]):
@@ -32,6 +35,12 @@ class Aside(Generic[T]):
         self._name = name
         self._deadline_s = deadline_s
         self._busy = False
+        self._open: asyncio.Future[T] | None = None
+
+    @property
+    def late(self) -> bool:
+        """Say whether a piece of `resume` came too late, so that the next call gives its result."""
+        return self._open is not None
 
     async def do(self, work: Callable[[], T]) -> T | None:
         """Do the work and give its result; None past the deadline, and while an earlier piece still hangs.
@@ -46,17 +55,37 @@ class Aside(Generic[T]):
     async def get(self, work: Callable[[], T]) -> T:
         """Do the work and give its result. Raises TimeoutError, which is an OSError, where `do` gives None."""
         if self._busy:
-            raise self._late()
+            raise self._too_late()
+        return await self._result(self._begin(work))
+
+    async def resume(self, work: Callable[[], T]) -> T:
+        """Give the result of the piece that came too late, else do the work; so nothing that was found is lost.
+
+        Raises what `get` does.
+        """
+        answer = self._open = self._open or self._begin(work)
+        try:
+            return await self._result(answer)
+        finally:
+            if answer.done():
+                self._open = None
+
+    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         self._busy = True
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         threading.Thread(target=self._work, args=(work, answer), name=self._name, daemon=True).start()
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                return await answer
-        except TimeoutError:
-            raise self._late() from None
+        return answer
 
-    def _late(self) -> TimeoutError:
+    async def _result(self, answer: asyncio.Future[T]) -> T:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._deadline_s):
+                await asyncio.shield(answer)
+        if answer.done():
+            # Also where the work itself ran into a time-out, of a network for example: then that is told.
+            return answer.result()
+        raise self._too_late()
+
+    def _too_late(self) -> TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"no answer within {self._deadline_s:g} s")
 
     def _work(self, work: Callable[[], T], answer: asyncio.Future[T]) -> None:
@@ -85,3 +114,35 @@ def _settle(answer: asyncio.Future[Any], result: object, error: Exception | None
 async def beside(name: str, deadline_s: float, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """Do one piece of work in a thread of its own. Raises TimeoutError, which is an OSError, past the deadline in seconds."""
     return await Aside[T](name, deadline_s).get(partial(work, *given, **named))
+
+
+class Glance(Generic[T]):
+    """Does short work in a thread and waits for it in place, for callers that can't await; `deadline_s` in seconds.
+
+    The loop stands still meanwhile, so the deadline is short, and nothing is waited for while an earlier piece hangs.
+    """
+
+    def __init__(self, name: str, deadline_s: float) -> None:
+        self._name = name
+        self._deadline_s = deadline_s
+        self._hanging: threading.Thread | None = None
+
+    def get(self, work: Callable[[], T]) -> T:
+        """Do the work and give its result, or raise what it raised. Raises TimeoutError past the deadline."""
+        late = TimeoutError(errno.ETIMEDOUT, f"no answer within {self._deadline_s:g} s")
+        if self._hanging is not None and self._hanging.is_alive():
+            raise late
+        answer: Future[T] = Future()
+
+        def do() -> None:
+            try:
+                answer.set_result(work())
+            except Exception as raised:  # whatever it is, it belongs to whoever waits
+                answer.set_exception(raised)
+
+        self._hanging = threading.Thread(target=do, name=self._name, daemon=True)
+        self._hanging.start()
+        self._hanging.join(self._deadline_s)
+        if not answer.done():
+            raise late
+        return answer.result()

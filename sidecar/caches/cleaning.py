@@ -24,7 +24,7 @@ from sidecar.caches.retention import USABLE, Generation, Going, Key, Plan, Plann
 from sidecar.caches.standing import standings
 from sidecar.caches.store import Store
 from sidecar.caches.upkeep import UNFIT, Kept
-from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreFull, StoreUnavailable
+from sidecar.errors import FormatFromTheFuture, StoreDamaged, StoreFull, StoreUnavailable, Untrusted
 from sidecar.files import in_words
 
 #: Removals under way at a time: each waits for a disk or a server.
@@ -147,6 +147,8 @@ def _read_whole(store: Store, key: Key, read: set[tuple[str, str, str]]) -> Key:
                 store.read_manifest(*place)
             except (FormatFromTheFuture, StoreUnavailable):
                 found[number] = replace(one, state="unknown")
+            except Untrusted:
+                found[number] = replace(one, state="untrusted")
             except StoreDamaged:
                 found[number] = replace(one, state="damaged")
     return replace(key, generations=found) if found != key.generations else key

@@ -176,7 +176,9 @@ class _Choice:
 
     def _is_rebuilt(self) -> bool:
         """Say whether the parent's version is the one this live cache was restored from, or that was published from it."""
-        others = [path for path, file in self._stored.items() if not (file.link or file.pack in self._own)]
+        # Links lie in no pack: they are whose files they go with.
+        told = {path: file for path, file in self._stored.items() if not file.link} or self._stored
+        others = [path for path, file in told.items() if file.pack not in self._own]
         if not others:
             return True
         origin = self._origin()

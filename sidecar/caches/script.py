@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+# Python modules that are engines; Dynamo's others, such as its frontend, often begin the same script.
+_MODULES = ("vllm.", "sglang.", "dynamo.vllm", "dynamo.sglang", "dynamo.trtllm", "dynamo.mocker")
 # A shell in a shell is looked into so deep.
 _NESTED = 3
 _FLAG = re.compile(r"-[A-Za-z]*c")
@@ -94,7 +96,7 @@ def _starts_engine(words: Sequence[str]) -> bool:
     return any(
         _file(word) == "trtllm-serve"
         or (_file(word) in ("vllm", "sglang") and after == "serve")
-        or (word in ("-m", "--module") and after.startswith(("vllm.", "sglang.")))
+        or (word in ("-m", "--module") and after.startswith(_MODULES))
         for word, after in zip_longest(words, words[1:], fillvalue="")
     )
 

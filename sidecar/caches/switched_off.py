@@ -43,9 +43,12 @@ def reasons(facts: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
 
 def _compile_cache(facts: Mapping[str, Any]) -> str:
     """Find where vLLM's compile cache is put by an argument (0.33 config/compilation.py, `cache_dir`)."""
+    config, rest = None, arguments(words_of(facts.get("argv"))).get(_OPTION, "")
     try:
         # An option that is given twice counts as vLLM takes it: the last one.
-        config, _ = json.JSONDecoder().raw_decode(arguments(words_of(facts.get("argv"))).get(_OPTION, ""))
+        while rest:
+            config, end = json.JSONDecoder().raw_decode(rest)
+            rest = rest[end:].lstrip()
     except (ValueError, RecursionError):
         return ""
     place = config.get("cache_dir") if isinstance(config, dict) else None

@@ -52,17 +52,18 @@ def broken(
     """
     found: dict[str, str] = {}
     for name, paths in entries(family, sizes).items():
-        reason = _reason(family, paths, sizes, root, live) or _other_cuda(paths, root, cuda_majors)
+        reason = _reason(family, name, paths, sizes, root, live) or _other_cuda(paths, root, cuda_majors)
         if reason or _not_as_listed(paths, root):
             found[name] = reason or "checksum"
     return found
 
 
-def _reason(family: Family, paths: list[str], sizes: Mapping[str, int], root: Path, live: Path) -> str:
+def _reason(family: Family, name: str, paths: list[str], sizes: Mapping[str, int], root: Path, live: Path) -> str:
     if any(sizes[path] == 0 and path.endswith(NEVER_EMPTY) for path in paths):
         return "empty"
     try:
-        if family.validity == "triton" and unit_of(family, paths[0]):
+        # A file that lies beside the entries is called as itself.
+        if family.validity == "triton" and name != paths[0]:
             return _triton(paths, root, live)
         if family.validity == "ninja":
             return _ninja(paths, root, live) or _unread(paths, sizes, root)

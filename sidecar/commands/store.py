@@ -121,8 +121,7 @@ def show(generation: str, location: str, watch_s: float, as_json: bool) -> int:
     store = opened(location, None, trusting=True)
     scope, key, name = find(store, generation)
     # What nobody vouches for can be looked at; its state says so.
-    trust, store.trust = store.trust, None
-    manifest, store.trust = store.read_manifest(scope, key, name), trust
+    manifest = store.unbelieved(scope, key, name)
     if manifest is None:
         raise UsageError(f"Generation {name} has no manifest: its publisher died, or is at work.")
     state = state_of(store, scope, key, name, _watch(watch_s))

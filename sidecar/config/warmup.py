@@ -71,8 +71,8 @@ class WarmupSettings(Group):
         0,
         ge=0,
         le=86400,
-        description="While the pod serves and its engine has room, one short request looks for degenerate output and errors as "
-        "often as this; twice in a row withdraws traffic and checks all. 0: never.",
+        description="While the pod serves and its engine has room, one short request looks for degenerate output as often as "
+        "this, and for errors where the engine tells its load; twice in a row withdraws traffic and checks all. 0: never.",
     )
     on_unwarmed: Literal["serve", "hold"] = Field(
         "serve", description="Whether a pod whose warm-up failed or ran out of budget takes traffic (flagged) or not."

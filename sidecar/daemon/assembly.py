@@ -13,9 +13,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import sidecar
+from sidecar.aside import FILE_S, GLANCE_S, Aside, Glance, beside
 from sidecar.caches import families, live_cache, unmanaged
 from sidecar.caches.client import CacheClient
 from sidecar.config import Loaded, Settings
@@ -104,33 +106,57 @@ def make_cluster(pod: Pod) -> Cluster:
     return Cluster(pod, account_of(pod.settings, environment, pod.name), random.random, named)
 
 
-def take_live_cache(pod: Pod) -> None:
+async def take_live_cache(pod: Pod) -> None:
     """Take the live cache for this daemon; one that can't be had costs restore and publish and nothing else."""
     path = pod.settings.live_cache
+    otherwise = (
+        "The engine uses its own cache directories and nothing is restored; restart the sidecar when it is mended."
+    )
     try:
-        pod.live_cache_lock = live_cache.lock_live_cache(path)
+        pod.live_cache_lock, network = await beside("live cache", FILE_S, _lock, path)
     except LiveCacheUnusable as error:
+        pod.degrade(f"{error} {otherwise}")
+        return
+    except OSError as error:
         pod.degrade(
-            f"{error} The engine uses its own cache directories and nothing is restored; restart the sidecar when it is mended."
+            f"The live cache {path} hangs ({error.strerror}): look at the volume that is mounted there. {otherwise}"
         )
         return
     pod.live_cache = str(path)
-    if network := live_cache.network_filesystem(path):
+    if network:
         pod.degrade(
             f"The live cache {path} lies on {network}, a network filesystem: compilers lose files there. "
             "Mount a local disk (emptyDir) and keep the network volume for WARMUP_STORE.",
         )
 
 
-def take_control(pod: Pod) -> str:
-    """Take the control directory and lay the launcher down; give the trouble as a sentence, empty when all is well."""
-    control = ControlDirectory(pod.settings.control_dir, pod.boot)
-    try:
-        control.prepare(_launcher_settings(pod.settings, pod.live_cache, pod.mode))
-    except HandshakeError as error:
-        return f"{error} Until then the engine starts without the launcher, cold."
-    pod.control = control
-    return ""
+def _lock(path: Path) -> tuple[live_cache.LiveCacheLock, str | None]:
+    return live_cache.lock_live_cache(path), live_cache.network_filesystem(path)
+
+
+class ControlTaking:
+    """Takes the control directory and lays the launcher down; where that can't be, it may be tried again and again."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        # One for all tries: a try that hung may have taken the lock in the end.
+        self._control = ControlDirectory(pod.settings.control_dir, pod.boot)
+        self._aside = Aside[None]("control directory", FILE_S)
+
+    async def take(self) -> str:
+        """Try once; give the trouble as a sentence, empty when all is well."""
+        pod = self._pod
+        settings = _launcher_settings(pod.settings, pod.live_cache, pod.mode)
+        otherwise = "Until then the engine starts without the launcher, cold."
+        try:
+            await self._aside.get(partial(self._control.prepare, settings))
+        except HandshakeError as error:
+            return f"{error} {otherwise}"
+        except OSError as error:
+            path = pod.settings.control_dir
+            return f"The control directory {path} hangs ({error.strerror}): look at the volume that is mounted there. {otherwise}"
+        pod.control = self._control
+        return ""
 
 
 def make_supervisor(pod: Pod, child: Child | None) -> Supervisor:
@@ -176,6 +202,7 @@ class KeyReader:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._glance = Glance[str]("API key", GLANCE_S)
         self._notice = ""
         self.degrade: Callable[[str], None] = lambda _sentence: None
         self.mended: Callable[[str, str], None] = lambda _sentence, _news: None
@@ -185,7 +212,7 @@ class KeyReader:
         if self._path is None:
             return None
         try:
-            key = self._read(self._path)
+            key = self._glance.get(partial(self._read, self._path))
         except (OSError, UnicodeDecodeError, ValueError) as error:
             if not self._notice:
                 self._notice = f"WARMUP_API_KEY_FILE {self._path} can't be read ({error}); requests go without a key."

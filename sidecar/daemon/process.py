@@ -10,10 +10,10 @@ import gc
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from sidecar.caches import families
 from sidecar.config import Loaded, Settings
 from sidecar.daemon import assembly
 from sidecar.daemon.cluster import Cluster
+from sidecar.daemon.ending import END_S, LEFT_S, Ending, take_signals
 from sidecar.daemon.own_facts import image_fact, own_facts, places
 from sidecar.engines.watcher import EngineWatcher, Observation
-from sidecar.errors import ListenFailed, NotSo, WarmupError
+from sidecar.errors import EXIT_BUG, EXIT_OK, ListenFailed, NotSo, WarmupError
 from sidecar.gpu.reader import GpuReader
 from sidecar.lifecycle import Mode, Phase, output
 from sidecar.logs import get_logger
@@ -47,8 +48,6 @@ STUCK_S = 30.0
 FIRST_LOOK_S = 3.0
 #: Pause between two tries to open a port or directory that is taken or missing.
 AGAIN_S = 2.0
-#: What is told to end is gone within 2 s, whatever its threads wait for; this is left when all else is done.
-LEFT_S = 1.0
 #: Whatever happens to a restore, the engine's container may start this long after its cap.
 STARTUP_GRACE_S = 30.0
 
@@ -63,28 +62,23 @@ def run_daemon(loaded: Loaded, command: tuple[str, ...], *, once: bool = False) 
     os.umask(0o007)
     settings = assembly.settings_for_child(loaded) if command else loaded.settings
     logs.configure(settings.log_format, settings.log_level)
-    daemon, gone = Daemon(settings, loaded, command, once=once), threading.Event()
+    daemon, ending = Daemon(settings, loaded, command, once=once), Ending()
 
     async def run() -> int:
-        code = 1
+        # An init container that fails keeps its engine from starting for ever, so `once` has no code of failure.
+        code = EXIT_OK if once else EXIT_BUG
         try:
-            code = await daemon.run()
+            code = await daemon.run(ending)
         finally:
-            threading.Thread(target=_end_at_last, args=(code, gone), name="the end", daemon=True).start()
+            ending.within(LEFT_S, code)
+            if settings.control_dir != loaded.settings.control_dir:
+                shutil.rmtree(settings.control_dir, ignore_errors=True)
         return code
 
     try:
         return asyncio.run(run())
     finally:
-        gone.set()
-        if settings.control_dir != loaded.settings.control_dir:
-            shutil.rmtree(settings.control_dir, ignore_errors=True)
-
-
-def _end_at_last(code: int, gone: threading.Event) -> None:
-    """End the process although threads hang on a disk: the interpreter would wait for them, and the kubelet for it."""
-    if not gone.wait(LEFT_S):
-        os._exit(code)
+        ending.gone()
 
 
 class Daemon:
@@ -101,10 +95,13 @@ class Daemon:
         self._listening: Listening | None = None
         self._calls: Listening | None = None
         self._child: Child | None = None
+        self._supervisor: Supervisor | None = None
+        self._stopping = False
         self._gpus: GpuWatch | None = None
 
-    async def run(self) -> int:
-        """Start every part, then wait until the supervisor ends."""
+    async def run(self, ending: Ending) -> int:
+        """Start every part, then wait until the supervisor ends; `ending` sees to it that a stop ends the process."""
+        self._handle_signals(ending)
         board = Board(time.time, time.monotonic, sidecar.__version__, self._mode.value)
         board.alive = lambda: time.monotonic() - self._pulse < STUCK_S
         metrics = Metrics(sidecar.__version__, self._mode.value, [family.name for family in families.FAMILIES])
@@ -113,15 +110,18 @@ class Daemon:
             await self._open_port(board, metrics)
         pod = assembly.make_pod(self._settings, self._mode, board, metrics, len(self._problems))
         self._tell_problems(pod)
-        assembly.take_live_cache(pod)
-        trouble = assembly.take_control(pod)
+        await assembly.take_live_cache(pod)
+        control = assembly.ControlTaking(pod)
+        trouble = await control.take()
         if self._mode is Mode.CHILD:
             self._child = Child(self._command, pod.control.path if pod.control else None)
         supervisor = assembly.make_supervisor(pod, self._child)
         cluster = assembly.make_cluster(pod)
         if not self._once:
             cluster.ordinary_init = lambda: supervisor.post(lifecycle.StopAsked())
-        self._handle_signals(supervisor)
+        self._supervisor = supervisor
+        if self._stopping:
+            supervisor.post(lifecycle.StopAsked())
         try:
             if not self._once:
                 for name, job in cluster.jobs():
@@ -134,7 +134,7 @@ class Daemon:
             self._start("usage", UsageWatch(pod).run)
             self._start("output samples", lambda: sampling.watch(pod, supervisor.post))
             self._start("progress", lambda: progress.watch(pod, supervisor.post))
-            self._start("control", lambda: self._watch_control(pod, supervisor, trouble))
+            self._start("control", lambda: self._watch_control(pod, supervisor, control, trouble))
             return await supervisor.run()
         finally:
             await cluster.end()
@@ -257,13 +257,15 @@ class Daemon:
         board.degraded = tuple(each for each in board.degraded if each != notice)
         board.tell("The port is open now.")
 
-    async def _watch_control(self, pod: Pod, supervisor: Supervisor, trouble: str) -> None:
+    async def _watch_control(
+        self, pod: Pod, supervisor: Supervisor, control: assembly.ControlTaking, trouble: str
+    ) -> None:
         """Watch the control directory and answer on its socket; one that can't be used yet is tried again and again."""
         if trouble:
             pod.degrade(trouble)
         while pod.control is None:
             await asyncio.sleep(AGAIN_S)
-            if not assembly.take_control(pod):
+            if not await control.take():
                 pod.mended(trouble, "The control directory can be used now.")
         path = pod.control.path
         self._start("control socket", lambda: self._serve_calls(pod.board, supervisor, path))
@@ -326,18 +328,22 @@ class Daemon:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _handle_signals(self, supervisor: Supervisor) -> None:
-        loop = asyncio.get_running_loop()
-
+    def _handle_signals(self, ending: Ending) -> None:
         def stop(number: signal.Signals) -> None:
+            self._stopping = True
             if self._child is not None:
                 self._child.stop_with(number)
-            supervisor.post(lifecycle.StopAsked())
+            if self._supervisor is not None:
+                self._supervisor.post(lifecycle.StopAsked())
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number)
-        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            loop.add_signal_handler(number, self._forwarder(number))
+        def seen(number: int) -> None:
+            # A child is drained first, which takes its time.
+            if number in stopping and (self._child is None or self._supervisor is None):
+                ending.within(END_S, 0)
+
+        stopping = {number: partial(stop, number) for number in (signal.SIGTERM, signal.SIGINT)}
+        passed_on = {number: self._forwarder(number) for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)}
+        take_signals(asyncio.get_running_loop(), {**stopping, **passed_on}, seen)
 
     def _forwarder(self, number: signal.Signals) -> Callable[[], None]:
         def forward() -> None:

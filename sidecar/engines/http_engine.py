@@ -236,7 +236,7 @@ class HttpEngine(ABC):
             names = ", ".join(card["id"] for card in listed) or "nothing"
             raise ModelNotServed(
                 f"{self._http.url} does not serve '{self._wanted or 'a base model'}'; it serves {names}. "
-                "Set WARMUP_MODEL to one of these, or leave it empty for the first."
+                f"Set WARMUP_MODEL to one of these{', or leave it empty for the first' if self._wanted and base else ''}."
             )
         return chosen or base[0], tuple(card for card in listed if card.get("parent"))
 

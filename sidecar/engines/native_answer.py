@@ -29,6 +29,7 @@ class NativeAnswer(Answer):
         index = event["index"] if isinstance(event.get("index"), int) else 0
         if (why := mapping(told.get("finish_reason"))).get("type") == "abort":
             self.fail("broken", f"the engine gave the request up: {why.get('message') or 'it says no reason'}")
+            self.put_off(why, "status_code")
             return
         choice = {"index": index, "finish_reason": _reason(told), **self._news(index, event, told)}
         usage = {name: told.get(name) for name in ("prompt_tokens", "completion_tokens")}

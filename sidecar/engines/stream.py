@@ -17,6 +17,8 @@ from sidecar.engines.protocol import ErrorKind
 #: A line beyond this is no event of a completion; reading on would fill the memory. Bytes.
 LINE_LIMIT = 32 * 1024 * 1024
 SNIPPET = 300
+#: HTTP answers that mean "not now" rather than "broken": too much is there already, or nothing is behind it for a while.
+NOT_NOW = (429, 503)
 #: Where text can arrive: completions, chat, reasoning parsers (both spellings), refusals.
 _DELTA_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -78,6 +80,14 @@ class Answer:
         if self.error_kind is None:
             self.error_kind, self.error = kind, sentence
 
+    def put_off(self, told: Mapping[str, Any], name: str) -> None:
+        """Take the status of an error for the answer's where it is "not now".
+
+        SGLang whose queue is full refuses a stream only inside it, after a 200.
+        """
+        if told.get(name) in NOT_NOW:
+            self.status = told[name]
+
     def take(self, payload: bytes, at: float, *, echo: bool = False) -> None:
         """Take one event, or the whole body of an answer without a stream, that arrived at `at` (seconds)."""
         if not payload:
@@ -93,6 +103,8 @@ class Answer:
         if isinstance(event.get("error"), Mapping | str) or event.get("object") == "error":
             # Broken whatever code it carries: a request at fault would have been refused before the 200.
             self.fail("broken", f"the engine sent an error inside a 200 answer: {message_of(event)}")
+            inner = event.get("error")
+            self.put_off(inner if isinstance(inner, Mapping) else event, "code")
             return
         usage = event.get("usage")
         if isinstance(usage, Mapping):

@@ -85,12 +85,13 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|GatedRepoError|LocalEntryNotFoundError|does not appear to have a file named"
             r"|Invalid repository ID or local directory|Cannot find any model weights"
             r"|No such file or directory: \S*(config\.json|\.safetensors|tokenizer)"
-            r"|SafetensorError|couldn't connect to 'https?://|OfflineModeIsEnabled|HTTPError: 40[13] Client Error"
+            r"|SafetensorError|couldn't connect to 'https?://|OfflineModeIsEnabled"
+            r"|HTTPError: 40[13] Client Error(?!.*(nvidia\.com/|\.cubin))"
             r"|(Stale file handle|Input/output error): \S*\.safetensors",
         ),
         (
             "artifact_download",
-            r"Failed to (download|get file)\b.*|Max retries exceeded with url"
+            r"Failed to (download|get file)\b.*|Max retries exceeded with url|HTTPError: 40[13] Client Error"
             r"|outgoing traffic has been disabled",
         ),
         (
@@ -102,10 +103,12 @@ _SIGNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         ("no_permission", r"PermissionError|Read-only file system"),
         ("limit_reached", r"can't start new thread|Too many open files|BlockingIOError: \[Errno 11\]"),
-        # The rendezvous of torch.distributed (c10d TCPStore, torch 2.x): before any kernel is loaded.
+        # The rendezvous of torch.distributed (c10d TCPStore, torch 2.x): before any kernel is loaded. Of each address that it
+        # tries in vain it warns, also where the next one answers.
         (
             "peer_missing",
-            r"Timed out after \d+ seconds waiting for clients|The client socket has (timed out|failed)\b",
+            r"Timed out after \d+ seconds waiting for clients|The client socket has timed out\b"
+            r"|The client socket has failed to connect to any network address",
         ),
         # vLLM's executor (v1/executor/multiproc_executor.py, 0.9 to 0.33), NCCL's watchdog and its monitor
         # (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, 2.x), and gloo's.
@@ -127,6 +130,11 @@ _GO_ON = (
 )
 #: Ends that look so from outside where the kernel has ended a worker or a compiler for want of memory.
 _AS_IF = frozenset({"crash", "killed", "step_timeout"})
+#: What only code on a GPU does (cudaError_t, by its texts), whatever the kernel of the machine has ended meanwhile.
+_ON_GPU = re.compile(
+    r"illegal memory access|misaligned address|an illegal instruction was encountered|device-side assert|invalid program counter"
+    r"|hardware stack error|unspecified launch failure"
+)
 _DEATH = re.compile(
     r"EngineDeadError|Engine ?core (?!pid=).*(failed|died)|(^|\s)[\w.]*(Error|Exception)\b:|Traceback \(most recent",
     re.IGNORECASE,
@@ -164,7 +172,7 @@ def classify_exit(
     """
     lines = [*fatal_lines, *exited.last_lines]
     cause, evidence = _cause(exited, terminating, lines)
-    starved = exited.oom_kills > 0 and cause in _AS_IF
+    starved = exited.oom_kills > 0 and cause in _AS_IF and not any(map(_ON_GPU.search, lines))
     if starved:
         cause = "out_of_memory"
     if cause == "step_timeout" and compiled():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 
 from sidecar.launcher.attempts import Attempt
@@ -15,6 +16,8 @@ from sidecar.launcher.messages import best_effort
 from sidecar.launcher.process import Engine, Signals
 
 NOT_SERVING = -1.0
+#: An engine that hangs may let its address be looked up, or its answer trickle, for ever. Seconds.
+ANSWER_S = 2.0
 #: Requests running and waiting: vLLM 0.8 to 0.33, SGLang 0.5, TensorRT-LLM 1.x.
 IN_FLIGHT = re.compile(
     r"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running|queue)_reqs|trtllm_num_requests_(?:running|waiting))"
@@ -31,6 +34,7 @@ class Ending:
         self._held_since: float | None = None
         self._sent_at: float | None = None
         self._idle_looks = 0
+        self._asking: threading.Thread | None = None
         self.restart_asked = False
 
     def tick(self, signals: Signals) -> None:
@@ -62,11 +66,24 @@ class Ending:
 
     def _is_idle(self, settled: bool) -> bool:
         """Look whether requests are in flight. Twice in a row none: idle. Can't be known: not idle."""
-        in_flight = requests_in_flight(self._url)
+        in_flight = self._in_flight()
         if in_flight == NOT_SERVING:
             return True
         self._idle_looks = self._idle_looks + 1 if settled and in_flight == 0 else 0
         return self._idle_looks >= 2
+
+    def _in_flight(self) -> float | None:
+        """Ask in a thread, one question at a time; None when that hangs, for the cap must be kept whatever the engine does."""
+        found: list[float | None] = []
+        try:
+            if self._asking is None or not self._asking.is_alive():
+                self._asking = threading.Thread(target=lambda: found.append(requests_in_flight(self._url)), daemon=True)
+                self._asking.start()
+                self._asking.join(ANSWER_S)
+        except RuntimeError:
+            # No thread is to be had: it can't be known.
+            self._asking = None
+        return found[0] if found else None
 
 
 def requests_in_flight(url: str) -> float | None:

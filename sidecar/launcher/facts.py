@@ -143,8 +143,8 @@ def read_text(path: str, limit: int = 65536) -> str:
 def gpus(listing: Optional[str] = None) -> list[Json]:
     """List the GPUs that this container has device nodes for, as the driver names them.
 
-    `listing` is what `nvidia-smi -L` told of parts of GPUs; None: there are none. One that tells nothing, because it came too
-    late, makes no whole GPU of a part.
+    `listing` is what `nvidia-smi -L` told of parts of GPUs; None: there are none. One that does not name a GPU, because it came
+    too late, makes no whole GPU of a part; one that names it without parts does, be there parts of others on this machine.
     """
     parts = instances(listing or "")
     found: list[Json] = []
@@ -155,7 +155,7 @@ def gpus(listing: Optional[str] = None) -> list[Json]:
         minor = rows.get("Device Minor", "")
         if not minor or os.path.exists(f"/dev/nvidia{minor}"):
             name, uuid = rows.get("Model", ""), rows.get("GPU UUID", "")
-            sizes = parts.get(uuid, []) if parts or listing is None else ["of unknown size"]
+            sizes = parts.get(uuid, ["of unknown size"]) if listing is not None else []
             mig = {"mig": sizes} if sizes else {}
             found.append({"index": len(found), "name": name, "uuid": uuid, "bus": folder, **mig})
     return found
@@ -168,15 +168,16 @@ def lists_instances(environment: dict[str, str]) -> bool:
 
 
 def instances(listing: str) -> dict[str, list[str]]:
-    """Map GPUs by UUID to the MIG profiles that are visible here, out of what `nvidia-smi -L` prints."""
+    """Map GPUs by UUID to the MIG profiles that are visible here, none for a whole one, out of what `nvidia-smi -L` prints."""
     found: dict[str, list[str]] = {}
-    uuid = ""
+    sizes: list[str] = []
     for line in listing.splitlines():
         gpu = re.match(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)", line)
         part = re.match(r"\s+MIG (\S+)\s+Device", line)
-        uuid = gpu[1] if gpu else uuid
-        if part and uuid:
-            found.setdefault(uuid, []).append(part[1])
+        if gpu:
+            sizes = found.setdefault(gpu[1], [])
+        elif part:
+            sizes.append(part[1])
     return found
 
 

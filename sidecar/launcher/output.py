@@ -108,8 +108,9 @@ class Relay(threading.Thread):
             self._quiet = False
             if not chunk:
                 break
-            self._pass_on(chunk)
+            # Heard first: an engine's last words are told although nobody reads its log.
             self._listener.feed(self._source, chunk)
+            self._pass_on(chunk)
         os.close(self._source)
 
     def finish(self) -> None:

@@ -33,6 +33,8 @@ _SCRIPT = re.compile(r"-[A-Za-z]*c$")
 _SHORTEST = 6
 #: Variables by which pods are told their names, as Kubernetes' documentation and most charts spell them.
 _OWN = re.compile(r"(MY_|K8S_|KUBE_|KUBERNETES_)?(POD|NODE|HOST)_?(NAME|UID)$")
+#: Names and UIDs are no more than this (RFC 1123); anything else in such a variable, such as an address with a password, is none.
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 #: Random names, as in caches/own_names.py.
 _RANDOM = re.compile(r"(.*-[bcdfghjklmnpqrstvwxz2456789]{5}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$")
 #: What may be an address; connector configurations hold the pod's own, and it is another one at each start.
@@ -93,7 +95,7 @@ def own_names(environment: "dict[str, str]") -> "list[str]":
     """
     host = os.uname().nodename
     found = {host, host.partition(".")[0]}
-    found.update(value for name, value in environment.items() if _OWN.match(name) and len(value) < 254)
+    found.update(value for name, value in environment.items() if _OWN.match(name) and _NAME.match(value))
     return sorted(found - {""}, key=lambda name: (-len(name), name))
 
 

@@ -11,6 +11,8 @@ import shlex
 from itertools import zip_longest
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+#: Python modules that are engines; Dynamo's others, such as its frontend, often begin the same script.
+MODULES = ("vllm.", "sglang.", "dynamo.vllm", "dynamo.sglang", "dynamo.trtllm", "dynamo.mocker")
 #: A shell in a shell is looked into so deep.
 NESTED = 3
 _FLAG = re.compile(r"-[A-Za-z]*c$")
@@ -53,7 +55,7 @@ def starts_engine(words: list[str]) -> bool:
     return any(
         os.path.basename(word) == "trtllm-serve"
         or (os.path.basename(word) in ("vllm", "sglang") and after == "serve")
-        or (word in ("-m", "--module") and after.startswith(("vllm.", "sglang.")))
+        or (word in ("-m", "--module") and after.startswith(MODULES))
         for word, after in zip_longest(words, words[1:], fillvalue="")
     )
 

@@ -223,7 +223,13 @@ def downloads(environment: dict[str, str]) -> list[str]:
 def subdirectories(folder: str, hidden: bool) -> list[str]:
     """List the directories in a folder, and links to one: those with a leading dot, or all."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(entry.path for entry in entries if (entry.name.startswith(".") or not hidden) and entry.is_dir())
+        # Not `entry.is_dir()`: a link in a circle, or through what may not be read, must not hide all others.
+        return sorted(
+            entry.path
+            for entry in entries
+            if (entry.name.startswith(".") or not hidden)
+            and (entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path)))
+        )
     return []
 
 

@@ -18,7 +18,7 @@ from sidecar.caches.held_locks import HeldLocks
 from sidecar.lifecycle import Event, Phase
 from sidecar.supervisor import divergence
 from sidecar.supervisor.pod import Pod
-from sidecar.warmup.tree_watch import Files, TreeWatch
+from sidecar.warmup.tree_watch import Look, TreeWatch
 
 LOOK_S = 5.0
 #: So many seconds lie between two looks at every file, which cost what a scan of the live cache does.
@@ -42,8 +42,9 @@ class ProgressWatch:
         self._post = post
         self._tree = TreeWatch(Path(pod.live_cache or "/nonexistent"), families.stored_families())
         self._locks = HeldLocks()
-        self._looking = Aside[tuple[Mapping[str, Files], Mapping[str, Files]]]("look for new files", TREE_S)
+        self._looking = Aside[Look]("look for new files", TREE_S)
         self._asking = Aside[dict[str, float]]("held locks", FILE_S)
+        self._known_held: dict[str, float] = {}
         self._last: tuple[object, ...] = ()
         self._moved_at = 0.0
         self._thorough_at = float("-inf")
@@ -61,7 +62,9 @@ class ProgressWatch:
             self._reset(seen, now)
         elif now - self._moved_at >= self._patience_s:
             self._tell(now - self._moved_at, max(held, key=lambda path: held[path], default=""))
-            if (stuck := divergence.suspect(pod, now - self._moved_at)) is not None:
+            # An engine whose files can't be looked at is not ended for writing none.
+            stuck = None if self._looking.late else divergence.suspect(pod, now - self._moved_at)
+            if stuck is not None:
                 pod.board.tell(f"The engine hangs while it starts: {stuck.reason}", "error")
                 self._post(stuck)
 
@@ -74,7 +77,7 @@ class ProgressWatch:
         if thorough:
             self._thorough_at = now
         with suppress(OSError):
-            before, after = await self._looking.get(partial(self._tree.look, thorough=thorough))
+            before, after = await self._looking.resume(partial(self._tree.look, thorough=thorough))
             return before != after
         return False
 
@@ -82,7 +85,10 @@ class ProgressWatch:
         """Look for compile locks that are held; one that hangs keeps an engine from starting without a word in its log."""
         if not self._pod.live_cache or self._pod.board.phase is Phase.READY:
             return {}
-        return await self._asking.do(partial(self._locks.look, self._pod.live_cache, now)) or {}
+        looked = await self._asking.do(partial(self._locks.look, self._pod.live_cache, now))
+        # A look that does not come back says nothing of a lock that was held: that it seems gone would be progress.
+        self._known_held = self._known_held if looked is None else looked
+        return self._known_held
 
     def _reset(self, seen: tuple[object, ...] = (), now: float = 0.0) -> None:
         pod = self._pod

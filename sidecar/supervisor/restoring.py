@@ -22,14 +22,14 @@ from sidecar.supervisor.pod import Pod
 
 #: The worker is killed at its deadline; this much more is for killing it and for the handshake.
 GRACE_S = 5.0
-#: The start waits so long for the facts that are left for `explain`; they are written in any case.
+#: The start waits so long for the facts that are left for `explain`; a slower disk takes them beside it.
 WRITE_S = 2.0
 _LATE = "The launcher did not wait any longer and started the engine cold."
 
 
 def deadline(settings_timeout_s: float) -> float:
     """Give the cap of the whole activity in seconds."""
-    return settings_timeout_s + GRACE_S + fallbacks.LOOK_S
+    return settings_timeout_s + GRACE_S + fallbacks.LOOK_S + WRITE_S
 
 
 async def restore(pod: Pod, command: lifecycle.Restore) -> lifecycle.Event:
@@ -110,11 +110,18 @@ async def mark(pod: Pod, attempt: str) -> None:
         generations=result.generations,
     )
     try:
-        await beside("live cache's marker", FILE_S, live_cache.write_marker, pod.live_cache, marker)
+        await beside("live cache's marker", FILE_S, _write, pod, result, marker)
     except OSError as error:
         pod.board.tell(
             f"The live cache's marker can't be written ({error}); a restart in this pod restores anew.", "warning"
         )
+
+
+def _write(pod: Pod, result: RestoreResult, marker: live_cache.LiveMarker) -> None:
+    """Write the marker; one that a slow disk wrote when the next start had laid down other files would lie of those."""
+    live_cache.write_marker(pod.live_cache, marker)
+    if pod.restored is not result:
+        live_cache.remove_marker(pod.live_cache)
 
 
 def _request(pod: Pod, command: lifecycle.Restore) -> RestoreRequest:

@@ -42,21 +42,24 @@ async def watch(pod: Pod, post: Callable[[Event], None]) -> None:
 async def sample(pod: Pod) -> str | None:
     """Take one sample; say what is bad about it, nothing when it is good, None when none could be taken.
 
-    Errors are bad; an answer that does not come in time may be load, which the watcher judges by the engine's counters.
+    Errors are bad where the engine's load is known, for a full queue may refuse a request as well; an answer that does not
+    come in time may be load, which the watcher judges by the engine's counters.
     """
     if not _has_room(pod):
         return None
     try:
         # What the watcher saw is seconds old, and an engine that fell asleep since may die of a request.
-        if not _is_free(await pod.engine.stats()):
+        stats = await pod.engine.stats()
+        if not _is_free(stats):
             return None
-        result = await output.canary(pod.engine, pod.learnt or await pod.engine.facts())
+        # One that is full now is not asked again: a sample is nobody's request.
+        result = await output.canary(pod.engine, pod.learnt or await pod.engine.facts(), patience_s=0.0)
     except EngineError:
         return None
     if pod.board.phase is not Phase.READY:
         return None
     pod.metrics.observe_sample(result.outcome)
-    if result.outcome == "degenerate" or result.refuses:
+    if result.outcome == "degenerate" or (result.refuses and stats.waiting is not None):
         pod.board.tell(f"A sample of the output is bad: {result.sentence}", "warning")
         return result.sentence
     return "" if result.outcome == "passed" else None

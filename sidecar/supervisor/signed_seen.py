@@ -1,7 +1,8 @@
 """The highest signed generation that this pod ever saw of each key, kept beside the handshake.
 
 It is what an old store that was put back can be told by. It lasts as long as the control directory: a new pod knows nothing,
-and the engine's container can write there, too. What is made of it is decided in `caches.choice`.
+nor does one whose node started again, and the engine's container can write there, too. What is made of it is decided in
+`caches.choice`.
 """
 
 from __future__ import annotations

@@ -267,9 +267,9 @@ async def _profile(pod: Pod, facts: EngineFacts) -> tuple[Profile, str]:
     wanted = pod.settings.profile
     if wanted != "auto":
         try:
-            profile = await asyncio.to_thread(load_profile, wanted)
+            profile = await beside("profile", FILE_S, load_profile, wanted)
             return profile, f"Profile {profile.name}, named by WARMUP_PROFILE"
-        except ProfileError as error:
+        except (ProfileError, OSError) as error:
             pod.degrade(f"WARMUP_PROFILE={wanted} can't be used, the SM version chooses instead: {error}")
     choice = await asyncio.to_thread(choose_profile, pod.sm_version, facts)
     return choice.profile, choice.sentence.rstrip(".")

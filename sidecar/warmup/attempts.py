@@ -6,6 +6,7 @@ Knows one burst at a time; rounds, evidence and outcomes are the business of `ru
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,12 +14,16 @@ from typing import Literal
 from sidecar.engines.protocol import Completion, Engine, Health
 from sidecar.errors import EngineAsleep, EngineError
 from sidecar.warmup.bursts import Burst
-from sidecar.warmup.traffic import Sent, Traffic
+from sidecar.warmup.traffic import ASLEEP, NOT_NOW, Sent, Traffic
 
 Verdict = Literal["done", "unsupported", "broken", "unauthorized", "timed_out", "engine_gone", "asleep", "out_of_time"]
-#: HTTP answers that mean "not now" rather than "broken": the server is up and its engine is not, or is
-#: overloaded.
-NOT_NOW = (429, 503)
+#: What is known of the engine's sleep, and of which process it is, may be so old when a burst is sent. Seconds. What the
+#: watcher knows is up to 5 s old, and reading the metrics costs some 10 ms, which a burst of 50 ms should not pay each time.
+FRESH_S = 0.5
+#: A look takes no longer, and after one that told nothing the next waits for so long: the watcher's word counts meanwhile. Seconds.
+LOOK_S, BLIND_S = 1.0, 5.0
+#: Answers that say that a field is not taken; 404 is about the model or the endpoint.
+AT_FAULT = (400, 422)
 #: Timers fire a little early or late; a request cut off this close to the end of the budget was cut off by
 #: it. Seconds.
 CLOCK_SLACK_S = 0.05
@@ -67,6 +72,13 @@ class Attempts:
         self._clock = clock
         self._deadline = 0.0
         self._identity: str | None = None
+        self._looked_at = -math.inf
+        self._first = True
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Name the fields that this engine refused in the first request, and that are left out since."""
+        return self._traffic.lacks
 
     async def begin(self, deadline: float) -> None:
         """Set when the budget ends, and learn which engine process this is, where its metrics tell."""
@@ -81,18 +93,16 @@ class Attempts:
             if left <= 0:
                 return Attempt("out_of_time", detail="The budget ended before this could be sent.", reason="budget")
             try:
-                sent = await self._traffic.send(burst, self._policy.request_timeout_s, self._deadline)
+                if changed := await self._changed(fresh_s=0.0 if tries else FRESH_S):
+                    return Attempt("engine_gone", detail=changed, reason="engine_gone", blamed=tries > 0 and not waited)
+                sent = await self._send_plainer(burst) if self._first else await self._send(burst)
             except EngineAsleep as error:
                 return Attempt("asleep", detail=str(error), reason="engine_asleep")
             worst = _worst(sent.completions)
             if worst is None:
-                return Attempt("done", sent, "" if sent.overlapped else "the decodes ended before the prefills came")
-            if worst.error_kind == "unsupported":
-                return Attempt("unsupported", sent, _said(worst), _reason(worst))
-            if worst.error_kind == "unauthorized":
-                return Attempt("unauthorized", sent, _said(worst), "unauthorized")
-            if worst.error_kind == "timed_out":
-                return self._late(sent, worst)
+                return Attempt("done", sent, _remarkable(sent))
+            if (settled := self._settled(sent, worst)) is not None:
+                return settled
             gone = await self._gone(worst)
             if gone:
                 blamed = tries > 0 or any(each.error_kind != "refused" for each in sent.completions)
@@ -104,6 +114,51 @@ class Attempts:
                 return Attempt("broken", sent, _said(worst), _reason(worst))
             tries += 1
             await asyncio.sleep(min(pause, max(0.0, self._deadline - self._clock())))
+
+    async def _send(self, burst: Burst) -> Sent:
+        return await self._traffic.send(burst, self._policy.request_timeout_s, self._deadline)
+
+    async def _send_plainer(self, burst: Burst) -> Sent:
+        """Send the first burst, without the fields beyond OpenAI's where the engine, or what stands before it, refuses them."""
+        self._first = False
+        first = sent = await self._send(burst)
+        while _refuses_all(sent) and self._traffic.leave_out_more():
+            sent = await self._send(burst)
+        if not _refuses_all(sent):
+            return sent
+        # Whatever it was, it was not these fields.
+        self._traffic.leave_out_nothing()
+        return first
+
+    def _settled(self, sent: Sent, worst: Completion) -> Attempt | None:
+        """Say what a burst has come to that is not sent again; None where trying again may help."""
+        if worst.error_kind == "unsupported":
+            return Attempt("unsupported", sent, _said(worst), _reason(worst))
+        if worst.error_kind == "unauthorized":
+            return Attempt("unauthorized", sent, _said(worst), "unauthorized")
+        if worst.error_kind == "timed_out" and worst.status not in NOT_NOW:
+            return self._late(sent, worst)
+        return None
+
+    async def _changed(self, fresh_s: float) -> str:
+        """Say that another process answers than at the beginning; raises EngineAsleep where the engine sleeps now.
+
+        What was read less than `fresh_s` ago still counts. Metrics that can't be read say nothing.
+        """
+        if self._clock() - self._looked_at < fresh_s:
+            return ""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                stats = await self._engine.stats()
+        except (EngineError, TimeoutError):
+            self._looked_at = self._clock() + BLIND_S
+            return ""
+        self._looked_at = self._clock()
+        if stats.asleep:
+            raise EngineAsleep(ASLEEP)
+        if self._identity is not None and stats.identity not in (None, self._identity):
+            return "another engine process answers now"
+        return ""
 
     async def progress_by_rank(self) -> Mapping[str, float]:
         """Give how far each data-parallel rank has come, by the engine's counters; empty where it doesn't tell."""
@@ -133,6 +188,18 @@ class Attempts:
             return (await self._engine.stats()).identity
         except EngineError:
             return None
+
+
+def _remarkable(sent: Sent) -> str:
+    """Say what was not as planned about a burst that was answered."""
+    if sent.put_off:
+        return f"not all at once, since the engine, or what stands before it, put off {sent.put_off} (HTTP 429 or 503)"
+    return "" if sent.overlapped else "the decodes ended before the prefills came"
+
+
+def _refuses_all(sent: Sent) -> bool:
+    told = sent.completions
+    return bool(told) and all(each.error_kind == "unsupported" and each.status in AT_FAULT for each in told)
 
 
 def _worst(completions: tuple[Completion, ...]) -> Completion | None:

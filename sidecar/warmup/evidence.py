@@ -14,8 +14,8 @@ from typing import Protocol
 
 from sidecar.aside import TREE_S, Aside
 from sidecar.caches.families import Family
-from sidecar.caches.scan import Tree, compare
-from sidecar.warmup.tree_watch import TreeWatch
+from sidecar.caches.scan import compare
+from sidecar.warmup.tree_watch import NOTHING, Look, TreeWatch, joined
 
 #: So many names of kernels are kept for each look; more help nobody.
 NAMES_KEPT = 200
@@ -102,7 +102,8 @@ class EvidenceWatcher:
     ) -> None:
         self._live_cache = live_cache
         self._tree = TreeWatch(live_cache, tuple(families))
-        self._looking = Aside[tuple[Mapping[str, Tree], Mapping[str, Tree]]]("look for kernels", TREE_S)
+        self._looking = Aside[Look]("look for kernels", TREE_S)
+        self._late = NOTHING
         self._jit_lines = jit_lines
         self._wall_clock = wall_clock
         self._lines = 0
@@ -150,15 +151,17 @@ class EvidenceWatcher:
         """Count files, bytes and kernels per family as of the last look, without another one."""
         return self._tree.sizes()
 
-    async def _look(self, *, thorough: bool) -> tuple[tuple[Mapping[str, Tree], Mapping[str, Tree]] | None, str]:
+    async def _look(self, *, thorough: bool) -> tuple[Look | None, str]:
         now = asyncio.get_running_loop().time
         began = now()
         thorough = thorough or began >= self._thorough_from
         try:
-            found = await self._looking.get(partial(self._tree.look, thorough=thorough))
+            look = partial(self._tree.look, thorough=thorough)
+            if self._looking.late:
+                # A look that came too late knows nothing of what was written since.
+                self._late = joined(self._late, await self._looking.resume(look))
+            found, self._late = joined(self._late, await self._looking.resume(look)), NOTHING
         except TimeoutError as error:
-            # What that look still finds is told to nobody, so the next one that comes to its end begins anew.
-            self._tree = TreeWatch(self._live_cache, self._tree.families)
             return None, (
                 f"the live cache {self._live_cache} can't be looked at ({error.strerror}); the disk below it hangs or is "
                 "overloaded, so look at the node and at who else writes there"

@@ -120,6 +120,11 @@ class Journal:
             self._last = (name, burst)
         return evidence
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Name the fields that no server but some takes, and that this one was not sent since it refused them."""
+        return self._attempts.lacks
+
     def in_flight(self) -> tuple[str, ...]:
         """Name the burst that was being sent when the warm-up was cancelled, as a killer is named; empty: none was."""
         burst = self._in_flight

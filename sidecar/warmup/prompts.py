@@ -28,6 +28,9 @@ Draft: TypeAlias = Callable[[], CompletionRequest]
 POOL = 16384
 #: Of so many ids the head of each prompt is made, which counts the prompts; below one KV block of any engine.
 HEAD = 3
+#: Fields of every request that servers which keep to OpenAI's refuse, in the order in which they can be done without: prompts
+#: are unique anyway, and without the second an answer may end early.
+BEYOND_OPENAI = ("cache_salt", "ignore_eos")
 
 
 def usable_ids(vocab_size: int) -> range:
@@ -42,10 +45,14 @@ def usable_ids(vocab_size: int) -> range:
 
 @dataclass
 class PromptSource:
-    """Makes prompts that differ within their first three tokens. `rng` must differ between runs."""
+    """Makes prompts that differ within their first three tokens. `rng` must differ between runs.
+
+    `lacks`: those of `BEYOND_OPENAI` that requests go without.
+    """
 
     rng: random.Random
     vocab_size: int
+    lacks: tuple[str, ...] = ()
     _made: int = 0
     _pool: Pool = field(default=Pool(()), repr=False)
     _run: str = ""
@@ -118,9 +125,11 @@ class PromptSource:
             messages=ask.messages,
             max_tokens=ask.output_tokens,
             temperature=ask.temperature,
-            extra={"ignore_eos": True, **ask.fields},
+            extra={name: each for name, each in {"ignore_eos": True, **ask.fields}.items() if name not in self.lacks},
             stream=ask.stream,
             cache_salt=salt or self.salt(),
             deadline_s=deadline_s,
         )
-        return addressed(ask, request)
+        # What has no token ids differs by its salt, and so needs one though it isn't sent.
+        made = addressed(ask, request)
+        return dataclasses.replace(made, cache_salt=None) if "cache_salt" in self.lacks else made

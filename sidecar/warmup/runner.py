@@ -143,7 +143,7 @@ class WarmupRunner:
             return self._result("exhausted", "idle_ranks", told)
         if self._open():
             return self._result("exhausted", "coverage", sentences.not_covered(journal.done(), self._open()))
-        told = sentences.converged(journal.done(), self._proof(), self._unsupported(), journal.empty)
+        told = sentences.converged(journal.done(), self._proof(), (*self._unsupported(), *journal.lacks), journal.empty)
         return self._result("converged", "", told)
 
     def _proof(self) -> sentences.Proof:
@@ -217,7 +217,7 @@ class WarmupRunner:
             killers=tuple(sorted({*journal.known_killers, *journal.killers})),
             draws=journal.draws,
             residual_risk=sentences.rule_of_three(draws) if draws and not journal.blind and not journal.empty else None,
-            notes=self._plan.notes,
+            notes=(*self._plan.notes, *([sentences.plainer(journal.lacks)] if journal.lacks else [])),
             searched=journal.searched,
             idle_ranks=journal.idle_ranks,
             open=self._open() if outcome not in ("disabled", "unwarmed") else (),

@@ -76,13 +76,15 @@ class Searcher:
         # Only an engine that generates text has steps of decodes alone.
         decodes = crowd if plan.work is None and plan.role != "prefill" else 1
         self.batches = Scale(BATCHES, min(crowds[0], decodes), decodes, terms.gap, terms.bound)
-        self.together = {
-            count: Scale(TOGETHER.format(count), min(count, fullest), fullest, TOGETHER_GAP, TOGETHER_BOUND)
-            for count in _half_octaves(2, crowd)
-        }
+        self.together = {count: self._of_together(count, fullest) for count in _half_octaves(2, crowd)}
         self._around: deque[tuple[int, Burst]] = deque()
         self._tried: set[tuple[object, ...]] = set()
         self._passed_over: dict[str, set[int]] = {}
+
+    def _of_together(self, count: int, fullest: int) -> Scale:
+        """Give the scale of so many prompts, which hold no more than they can where the model is short."""
+        most = min(fullest, count * self._longest)
+        return Scale(TOGETHER.format(count), min(count, fullest), most, TOGETHER_GAP, TOGETHER_BOUND)
 
     def _crowd(self, wanted: int) -> int:
         """Clip a batch to the engine's sequences and to what the KV cache holds of short requests."""

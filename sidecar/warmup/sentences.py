@@ -161,6 +161,12 @@ def all_unsupported(first: str) -> str:
     )
 
 
+def plainer(lacks: Sequence[str]) -> str:
+    """Say which fields requests went without, because the engine refused the first one that had them."""
+    early = " Answers may end before their number of tokens is reached." if "ignore_eos" in lacks else ""
+    return f"The engine, or what stands before it, refuses {' and '.join(lacks)}, so requests are sent without.{early}"
+
+
 def unauthorized(detail: str) -> str:
     """Say that the API key is missing or wrong."""
     return f"The engine refuses the API key: {detail}. Put its key into the file that WARMUP_API_KEY_FILE names."

@@ -12,25 +12,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sidecar.engines.protocol import Completion, Engine
+from sidecar.engines.stream import NOT_NOW as NOT_NOW
 from sidecar.errors import EngineAsleep
 from sidecar.warmup.bursts import Burst
 from sidecar.warmup.collecting import no_full_collections
-from sidecar.warmup.prompts import Draft, PromptSource
+from sidecar.warmup.prompts import BEYOND_OPENAI, Draft, PromptSource
 
 #: Starting a request that takes longer than this is followed by a pause of `BREATH_S` before the next. Seconds.
 LONG_TURN_S = 0.005
 BREATH_S = 0.002
 #: A client that overlooks its own deadline is cut off this much later, in seconds.
 GRACE_S = 5.0
+ASLEEP = "The engine is asleep; nothing is sent to it until it wakes."
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What came back from a burst. `overlapped`: later phases met running requests of the first."""
+    """What came back from a burst. `overlapped`: later phases met running requests of the first.
+
+    `put_off` counts answers of "not now" to requests that were sent again while others of the burst were answered.
+    """
 
     completions: tuple[Completion, ...]
     seconds: float
     overlapped: bool = True
+    put_off: int = 0
 
     @property
     def tokens(self) -> int:
@@ -55,6 +61,22 @@ class Traffic:
         self._clock = clock
         self._asleep = asleep
         self._until = math.inf
+        self._put_off = 0
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Name the fields that requests have gone without since `leave_out_more`."""
+        return self._prompts.lacks
+
+    def leave_out_more(self) -> bool:
+        """Leave one more of the fields that not every server takes out of all requests; say whether there was one."""
+        left = BEYOND_OPENAI[len(self.lacks) :]
+        self._prompts.lacks = BEYOND_OPENAI[: len(self.lacks) + 1]
+        return bool(left)
+
+    def leave_out_nothing(self) -> None:
+        """Send all fields again."""
+        self._prompts.lacks = ()
 
     async def send(self, burst: Burst, timeout_s: float, until: float = math.inf) -> Sent:
         """Send all phases of a burst; each request has `timeout_s` seconds, and none lasts beyond `until`.
@@ -62,14 +84,14 @@ class Traffic:
         All requests of a phase start at once. When this is cancelled, all of them are. Raises EngineAsleep.
         """
         started = self._clock()
-        self._until = until
+        self._until, self._put_off = until, 0
         phases = self._prompts.drafts(burst, timeout_s)
         with no_full_collections(burst.concurrency):
             if burst.then == "after_first_token" and len(phases) > 1:
                 completions, overlapped = await self._overlapping(phases)
             else:
                 completions, overlapped = await self._one_after_another(phases), True
-        return Sent(tuple(completions), self._clock() - started, overlapped)
+        return Sent(tuple(completions), self._clock() - started, overlapped, self._put_off)
 
     async def _one_after_another(self, phases: Sequence[Sequence[Draft]]) -> list[Completion]:
         found: list[Completion] = []
@@ -77,7 +99,7 @@ class Traffic:
             self._awake()
             async with asyncio.TaskGroup() as group:
                 tasks = [await self._start(group, draft) for draft in phase]
-            found += [task.result() for task in tasks]
+            found += await self._in_turns(phase, [task.result() for task in tasks])
             if not all(each.ok for each in found):
                 break
         return found
@@ -91,11 +113,28 @@ class Traffic:
             for event in shown:
                 await event.wait()
             overlapped = any(not task.done() for task in first)
-            failed = any(task.done() and not task.result().ok for task in first)
+            failed = any(task.done() and not (task.result().ok or _is_put_off(task.result())) for task in first)
             later: list[asyncio.Task[Completion]] = []
             if not failed and not self._asleep():
                 later = [await self._start(group, draft) for phase in phases[1:] for draft in phase]
-        return [task.result() for task in [*first, *later]], overlapped
+        told = [task.result() for task in [*first, *later]]
+        return await self._in_turns([draft for phase in phases for draft in phase], told), overlapped
+
+    async def _in_turns(self, drafts: Sequence[Draft], told: list[Completion]) -> list[Completion]:
+        """Send again what was put off while others were answered: an engine or router that takes fewer requests at once.
+
+        Each turn must have got something answered, and nothing is waited for beyond that; what follows is no limit on how
+        many there are at once.
+        """
+        answered = any(each.ok for each in told)
+        while answered and (again := [at for at, each in enumerate(told) if _is_put_off(each)]):
+            self._awake()
+            self._put_off += len(again)
+            async with asyncio.TaskGroup() as group:
+                tasks = {at: await self._start(group, drafts[at]) for at in again}
+            answered = any(task.result().ok for task in tasks.values())
+            told = [tasks[at].result() if at in tasks else each for at, each in enumerate(told)]
+        return told
 
     async def _start(
         self, group: asyncio.TaskGroup, draft: Draft, shown: asyncio.Event | None = None
@@ -136,4 +175,8 @@ class Traffic:
 
     def _awake(self) -> None:
         if self._asleep():
-            raise EngineAsleep("The engine is asleep; nothing is sent to it until it wakes.")
+            raise EngineAsleep(ASLEEP)
+
+
+def _is_put_off(completion: Completion) -> bool:
+    return not completion.ok and completion.status in NOT_NOW

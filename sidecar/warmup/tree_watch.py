@@ -18,6 +18,9 @@ from sidecar.caches.packed_folder import Entry
 from sidecar.caches.scan import count_kernels, listed
 
 Files = dict[str, Entry]
+#: The files of all folders that changed, by family: as they were, and as they are.
+Look = tuple[dict[str, Files], dict[str, Files]]
+NOTHING: Look = ({}, {})
 
 
 @dataclass
@@ -52,7 +55,7 @@ class TreeWatch:
                 }
         return found
 
-    def look(self, *, thorough: bool) -> tuple[dict[str, Files], dict[str, Files]]:
+    def look(self, *, thorough: bool) -> Look:
         """Give the files of all folders that changed, as they were and as they are, by family; the first look gives none.
 
         `thorough` lists every folder. Raises OSError; then nothing counts as seen.
@@ -70,6 +73,17 @@ class TreeWatch:
                 before[family.name], after[family.name] = looking.before, looking.after
         self._known = seen
         return before, after
+
+
+def joined(earlier: Look, later: Look) -> Look:
+    """Make one look of two that followed each other."""
+    before, after = dict[str, Files](), dict[str, Files]()
+    for family in earlier[0].keys() | later[0].keys():
+        was, then = (part.get(family, {}) for part in earlier)
+        known, now = (part.get(family, {}) for part in later)
+        before[family] = {**{path: entry for path, entry in known.items() if path not in then}, **was}
+        after[family] = {**{path: entry for path, entry in then.items() if path not in known}, **now}
+    return before, after
 
 
 class _Look:

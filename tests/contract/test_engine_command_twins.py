@@ -28,6 +28,10 @@ ORDINARY = (
         ("sh", "-c", "pip install vllm && python3 -u -m vllm.entrypoints.openai.api_server"),
         "python3 -u -m vllm.entrypoints.openai.api_server",
     ),
+    (
+        ("sh", "-c", "python3 -m dynamo.frontend & python3 -m dynamo.vllm --model m; echo done"),
+        "python3 -m dynamo.vllm --model m",
+    ),
     (("python3", "-m", "vllm.entrypoints.openai.api_server"), "python3 -m vllm.entrypoints.openai.api_server"),
 )
 #: What only the launcher and the keys have to agree on: where both are wrong, a fallback changes what the key speaks of.

@@ -257,8 +257,12 @@ class FakeEngine:
         refused = refuse_text(self.script, body, chat=chat)
         if refused is not None:
             return refused
+        if self.script.at_most is not None and self.counters.running + self.counters.waiting >= self.script.at_most:
+            self.counters.refused += 1
+            return error(self.script.full_status, "The request queue is full.")
         size = prompt_tokens(body)
         self.counters.texts += 1
+        self.script.asleep |= self.counters.texts == self.script.asleep_from_text
         self.counters.while_asleep += self.script.asleep or self.script.partly_awake
         kept = {key: value for key, value in body.items() if key not in ("prompt", "messages")}
         record: dict[str, Any] = {"path": request.path, "prompt_tokens": size, **kept, "at": time.time()}

@@ -114,7 +114,12 @@ class Script:
     slow_seconds: float = 5.0
     generation: str = "ok"
     models_status: int = 200
+    at_most: int | None = None
+    """More requests at once are refused, as by a router or an engine with a limit on its queue (SGLang: 503)."""
+    full_status: int = 429
     asleep: bool = False
+    asleep_from_text: int | None = None
+    """Fall asleep as the n-th request for text arrives, counted from 1."""
     partly_awake: bool = False
     """The weights were woken up and the KV cache was not: /is_sleeping tells, the metrics say awake."""
     freeze: bool = False
@@ -170,6 +175,7 @@ class Counters:
     aborted: int = 0
     texts: int = 0
     while_asleep: int = 0
+    refused: int = 0
     lengths: list[tuple[int, int]] = field(default_factory=list)
 
 

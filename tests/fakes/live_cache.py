@@ -59,6 +59,12 @@ def inductor_kernel(live: Path, name: str) -> Path:
     return put(live / "inductor" / name[:2] / f"{name}.so", b"so " + name.encode(), mode=0o755)
 
 
+def link(path: Path, target: str) -> None:
+    """Add a link that is old enough to be no longer at work."""
+    path.symlink_to(target)
+    os.utime(path, ns=(OLD_NS, OLD_NS), follow_symlinks=False)
+
+
 def fill(live: Path, tag: str = "a") -> None:
     """Fill a live cache: two kernels of each family, a link, and files that must never travel."""
     for number in (1, 2):
@@ -69,9 +75,7 @@ def fill(live: Path, tag: str = "a") -> None:
     put(live / "vllm/modelinfos/Qwen3.json", '{"arch": "Qwen3"}')
     put(live / "vllm/torch_compile_cache/torch_aot_compile/abc/rank_0_0/model", b"aot " * 1000)
     put(live / "flashinfer_autotune/0.7.2/90/abc/autotune_configs.json", "{}")
-    link = live / "inductor" / f"c{tag}" / "current.so"
-    link.symlink_to(f"c{tag}1kernel.so")
-    os.utime(link, ns=(OLD_NS, OLD_NS), follow_symlinks=False)
+    link(live / "inductor" / f"c{tag}" / "current.so", f"c{tag}1kernel.so")
     put(live / "vllm/gpu_p2p_access_cache_for_0,1.json", "{}")
     put(live / "inductor/locks/x.lock", b"")
     put(live / "triton/tmp.pid_1_ab/k.cubin", b"half")

@@ -122,3 +122,17 @@ def test_nothing_goes_for_a_newer_generation_whose_manifest_is_cut_short(stored:
     assert would.generations == did.generations
     stored.restore()
     assert stored.kernels() == {"a"}
+
+
+def test_a_newer_generation_whose_manifest_is_not_the_signed_one_is_told_as_untrusted(stored: Stored) -> None:
+    keys = pair(stored.root)
+    for kernel in "abc":
+        stored.publish(kernel, **keys.fields)
+    for name in stored.generations()[1:]:
+        path = stored.place / f"v1/{SCOPE}/{stored.key}/generations" / name / "manifest.json"
+        path.write_bytes(path.read_bytes().replace(b"warmup-sidecar ", b"somebody "))
+    stored.store.trust = trust(KeyFiles(trusted=str(keys.public)), time.time)
+    found = clean(stored.store, Limits(grace_s=600.0, count=1), dry=False, now=lambda: time.time() + UNUSED_S)
+    assert [one.reason for one in found.generations] == ["it is untrusted"]
+    stored.restore(**keys.trusting)
+    assert stored.kernels() == {"a"}

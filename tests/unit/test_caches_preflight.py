@@ -176,6 +176,7 @@ ROOT = [{"what": "VLLM_CACHE_ROOT", "path": "/live/vllm", "writable": True}]
         ['--compilation_config={"cache_dir": "/mine"}'],
         ["-cc.cache_dir=/mine"],
         ["--compilation-config.cache_dir", "/mine"],
+        ["-cc", '{"cache_dir": "/other"}', "-cc", '{"cache_dir": "/mine"}'],
     ],
 )
 def test_a_compile_cache_that_an_argument_puts_elsewhere_is_told(words: list[str]) -> None:
@@ -183,6 +184,10 @@ def test_a_compile_cache_that_an_argument_puts_elsewhere_is_told(words: list[str
     assert (
         "--compilation-config has /mine for its cache_dir, so the engine looks there: what vllm_compile would" in found
     )
+
+
+def test_a_place_of_the_compile_cache_that_a_later_option_takes_back_is_no_news() -> None:
+    assert said(argv=["vllm", "serve", "m", "-cc", '{"cache_dir": "/mine"}', "-cc", '{"level": 3}']) == ""
 
 
 def test_a_compile_cache_that_an_argument_puts_below_its_place_is_no_news() -> None:

@@ -144,6 +144,18 @@ def test_what_another_pod_published_is_not_replaced_by_what_differs_here(pod: Po
     assert pod.newest("toolchain")["nv/index"]["size"] == len(b"the other's")
 
 
+def test_a_link_that_another_pod_published_is_not_replaced_by_one_that_leads_elsewhere(pod: Pod) -> None:
+    link = fake.inductor_kernel(pod.live, "ca1kernel").with_name("current.so")
+    fake.inductor_kernel(pod.live, "ca2kernel")
+    fake.link(link, "ca1kernel.so")
+    packed = pod.publish().packed
+    link.unlink()
+    fake.link(link, "ca2kernel.so")
+    fake.inductor_kernel(pod.live, "ca3kernel")
+    assert pod.publish(packed=packed).outcome == "published"
+    assert pod.newest("exact")["inductor/ca/current.so"]["link"] == "ca1kernel.so"
+
+
 def test_an_entry_with_more_files_takes_the_place_of_one_with_fewer(pod: Pod) -> None:
     folder = fake.deep_gemm_kernel(pod.live, "k")
     pod.publish()

@@ -73,15 +73,19 @@ async def test_text_of_native_events_is_not_counted_twice(deltas: bool):
     assert result.logprobs == (-0.25,) * 4
 
 
-async def test_a_request_that_sglang_gives_up_is_an_error_inside_a_good_status(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("code", "status"), [(400, 200), (503, 503)])
+async def test_a_request_that_sglang_gives_up_is_an_error_inside_a_good_status(
+    monkeypatch: pytest.MonkeyPatch, code: int, status: int
+):
     async def abort(self: SglangServer, body: Any) -> AsyncIterator[dict[str, Any]]:
-        reason = {"type": "abort", "message": "Input is too long.", "status_code": 400}
+        reason = {"type": "abort", "message": "Input is too long.", "status_code": code}
         yield {"text": "", "output_ids": [], "meta_info": {"finish_reason": reason}}
 
     monkeypatch.setattr(SglangServer, "_outputs", abort)
     async with client(SglangServer(), "sglang") as engine:
         result = await engine.complete(CompletionRequest(prompt=IDS, max_tokens=4))
     assert (result.error_kind, "Input is too long" in (result.error or "")) == ("broken", True)
+    assert result.status == status
 
 
 async def test_structured_output_and_sampling_arrive_in_sglangs_words():

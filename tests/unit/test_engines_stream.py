@@ -23,6 +23,22 @@ def answer(*payloads: bytes, echo: bool = False) -> Answer:
     return made
 
 
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ({"error": {"message": "The request queue is full.", "code": 503}}, 503),
+        ({"object": "error", "message": "Too many requests.", "code": 429}, 429),
+        ({"error": {"message": "EngineCore encountered an issue.", "code": 500}}, 200),
+        ({"error": "gone", "code": 503}, 503),
+        ({"error": {"message": "odd", "code": [503]}}, 200),
+    ],
+)
+def test_a_full_queue_that_a_stream_can_only_tell_inside_has_the_status_of_one(told: dict[str, object], status: int):
+    made = Answer(status=200)
+    made.take(json.dumps(told).encode(), 0.0)
+    assert (made.error_kind, made.status) == ("broken", status)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_events_are_the_same_however_the_network_cuts_them(size: int):
     lines = EventLines()

@@ -222,6 +222,35 @@ async def test_a_rank_that_stands_still_stalls_the_engine_although_the_others_wo
     assert (await watched(running=0.0)).state == (await watched(used=0.0)).state == "up"
 
 
+SECOND_RANK: dict[str, Callable[[int], tuple[dict[str, float], dict[str, tuple[float, float]]]]] = {
+    "its counters start anew": lambda at: ({"1": 7.0 if at < 8 else 0.0}, {"1": (1.0, 0.5)}),
+    "its requests end and others come": lambda at: ({"1": 7.0}, {"1": (float(at % 8 > 0), 0.5)}),
+    "its counters are not told": lambda at: ({}, {"1": (1.0, 0.5)}),
+    "its requests are not told": lambda at: ({"1": 7.0}, {}),
+    "it is gone for a reading": lambda at: ({"1": 7.0}, {"1": (1.0, 0.5)} if at != 8 else {}),
+}
+
+
+@pytest.mark.parametrize("second", SECOND_RANK)
+async def test_a_rank_that_can_not_be_said_to_stand_still_stalls_nothing(second: str):
+    def ranks(at: int) -> EngineStats:
+        progress, load = SECOND_RANK[second](at)
+        return replace(
+            BUSY,
+            running=3,
+            progress=float(at),
+            progress_by_rank={"0": float(at), **progress},
+            load_by_rank={"0": (2.0, 0.1), **load},
+        )
+
+    engine = Played(stats_now=ranks(0))
+    async with Watch(engine, stall_s=60) as watch:
+        for at in range(1, 18):
+            await asyncio.sleep(5)
+            engine.stats_now = ranks(at)
+        assert watch.last.state == "up"
+
+
 async def test_an_idle_engine_never_stalls():
     async with Watch(Played(stats_now=replace(IDLE, waiting=3)), stall_s=10) as watch:
         await asyncio.sleep(300)

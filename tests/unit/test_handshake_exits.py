@@ -80,6 +80,21 @@ CASES = [
         1,
         "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to",
     ),
+    (
+        "peer_missing",
+        1,
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (n0, 29500).",
+    ),
+    (
+        "artifact_download",
+        1,
+        "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://edge.urm.nvidia.com/x/fmha.cubin",
+    ),
+    (
+        "missing_model",
+        1,
+        "huggingface_hub.errors.HfHubHTTPError: 403 Client Error: Forbidden for url: https://huggingface.co/nvidia/m/x",
+    ),
     ("limit_reached", 1, "RuntimeError: can't start new thread"),
     ("limit_reached", 1, "OSError: [Errno 24] Too many open files"),
     ("wrong_arch", 1, "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
@@ -203,6 +218,21 @@ def test_a_warning_of_an_engine_without_a_network_is_no_cause(code: int | None, 
 
 
 @pytest.mark.parametrize(
+    "warning",
+    [
+        "[W1129 12:00:00.123456789 socket.cpp:755] [c10d] The client socket has failed to connect to [localhost]:29500 "
+        "(errno: 99 - Cannot assign requested address).",
+        "(EngineCore_DP0 pid=77) [W socket.cpp:464] [c10d] The client socket has failed to connect to [::1]:29500 "
+        "(errno: 97 - Address family not supported by protocol).",
+    ],
+)
+def test_an_address_at_which_a_peer_was_not_found_at_once_is_no_cause(warning: str):
+    death = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    found = classify_exit(Exited(1, None, 9, False, (warning, death)))
+    assert (found.cause, found.counts) == ("crash", True)
+
+
+@pytest.mark.parametrize(
     ("code", "number", "line"),
     [
         (1, None, "RuntimeError: Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."),
@@ -221,6 +251,12 @@ def test_a_worker_that_the_kernel_ended_for_want_of_memory_says_nothing_against_
 def test_a_kernel_for_another_gpu_is_the_cause_whatever_else_ran_out_of_memory():
     line = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
     assert classify_exit(Exited(1, None, 9, False, (line,), oom_kills=1)).cause == "wrong_arch"
+
+
+def test_a_kernel_that_reads_where_it_may_not_is_no_want_of_memory():
+    line = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    found = classify_exit(Exited(1, None, 9, False, (line,), oom_kills=1))
+    assert (found.cause, found.counts) == ("crash", True)
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,8 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb2222)
         (LISTING, [["3g.40gb", "1g.10gb+me"], None]),
         # nvidia-smi came too late, or is not there: a part is never taken for the whole.
         ("", [["of unknown size"], ["of unknown size"]]),
+        # The machine has parts, but of a GPU that is another container's.
+        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa1111)\n", [None, ["of unknown size"]]),
         (None, [None, None]),
     ],
 )

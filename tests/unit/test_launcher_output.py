@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -73,6 +74,17 @@ def test_a_reader_that_is_gone_does_not_end_the_engine(stage: Stage):
     _, err = process.communicate(b"\n", timeout=30)
     assert (err, process.returncode) == (b"done", 0)
     assert stage.sidecar.state(attempt).exited is not None
+
+
+def test_what_an_engine_says_is_heard_although_nobody_reads_it(stage: Stage):
+    source, end = open_pipe()
+    room = fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(end, b"." * room)
+    attempt, _ = stage.started(SHELL, "-c", "echo 'ValueError: the end'; exec /bin/sleep 60", stdout=end)
+    found = until(lambda: stage.sidecar.new_lines(attempt), "a line")
+    assert [line.text for line in found] == ["ValueError: the end"]
+    os.close(end)
+    os.close(source)
 
 
 def test_descriptors_and_standard_input_reach_the_engine(stage: Stage):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sidecar.handshake import Decision, Grown
-from sidecar.launcher import config_file, privacy, unmanaged
+from sidecar.launcher import unmanaged
 from sidecar.launcher.attempts import Attempt
 from tests.unit.launching import SHELL, Stage, files_in, output, until, write
 
@@ -194,6 +194,13 @@ def test_a_cache_behind_a_link_is_looked_at_once_and_a_link_to_what_is_known_is_
     assert places(tmp_path) == {"home/.cache/dsl-too": "home", "home/.cache/more": "home"}
 
 
+def test_a_link_in_a_circle_does_not_hide_what_lies_beside_it(tmp_path: Path):
+    for folder in ("home/.dsl", "home/.cache", "tmp"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "home/.circle").symlink_to(".circle")
+    assert places(tmp_path) == {"home/.dsl": "home"}
+
+
 def test_a_cache_directory_that_is_a_link_as_a_whole_is_looked_into(tmp_path: Path):
     for folder in ("home", "tmp", "disk/cache/dsl", "disk/cache/huggingface"):
         (tmp_path / folder).mkdir(parents=True)
@@ -327,53 +334,6 @@ def test_where_the_first_look_was_cut_only_what_was_written_since_counts(
     found = until(lambda: (attempt.read("unmanaged.json") or {}).get("grown"), "a directory that grew")
     watch.end()
     assert [(one["bytes"], one["files"]) for one in found] == [(300, 1)]
-
-
-def test_a_connector_configuration_with_the_pods_address_is_the_same_in_every_pod():
-    digests = {
-        tuple(privacy.without_secrets(["vllm", "--kv-transfer-config", f'{{"host": "{address}", "port": 5557}}'])[0])
-        for address in ("10.0.0.1", "10.99.0.7", "fd00::1")
-    }
-    assert len(digests) == 1
-    other = privacy.without_secrets(["vllm", "--kv-transfer-config", '{"host": "10.0.0.1", "port": 5558}'])[0]
-    assert tuple(other) not in digests
-
-
-@pytest.mark.parametrize(
-    ("variable", "names"),
-    [
-        ("POD_NAME", ("engine-7d9f8b6c5-x2x9z", "engine-7d9f8b6c5-b4kqz")),
-        ("MY_POD_NAME", ("engine-0", "engine-1")),
-        ("POD_UID", ("0b8f5d6e-7a5c-4f43-9d3e-1c2b3a4d5e6f", "7e57ab1e-1111-4222-8333-444455556666")),
-    ],
-)
-def test_a_connector_configuration_with_a_name_that_only_a_variable_tells_is_the_same_in_every_pod(
-    monkeypatch: pytest.MonkeyPatch, variable: str, names: tuple[str, str]
-):
-    found = set()
-    for name in names:
-        monkeypatch.setenv(variable, name)
-        found.add(privacy.shown_value("--kv-transfer-config", '{"engine_id": "' + name + '"}'))
-        assert name in privacy.own_names({variable: name})
-    assert len(found) == 1
-
-
-def test_a_host_that_is_called_by_its_whole_domain_is_known_by_its_first_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(os, "uname", lambda: type("Host", (), {"nodename": "engine-0.group.ns.svc.cluster.local"}))
-    assert privacy.own_names({"HOSTNAME": "", "SOME_POD_NAME_TOO": "x"}) == [
-        "engine-0.group.ns.svc.cluster.local",
-        "engine-0",
-    ]
-
-
-def test_a_file_of_arguments_is_known_by_what_is_in_it(tmp_path: Path):
-    path = tmp_path / "vllm.yaml"
-    found = []
-    for text in ("max-model-len: 1", "max-model-len: 2"):
-        path.write_text(text)
-        found += [config_file.digests(["vllm", *words]) for words in (["--config", str(path)], [f"--config={path}"])]
-    assert found[0] == found[1] != found[2] == found[3]
-    assert config_file.digests(["vllm", "--config", str(tmp_path / "absent")]) == {}
 
 
 def test_a_directory_full_of_files_does_not_hide_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

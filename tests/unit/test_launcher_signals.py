@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -34,11 +35,17 @@ class Metrics(BaseHTTPRequestHandler):
 
     body: ClassVar[str] = ""
     asked: ClassVar[int] = 0
+    #: For ever, a line now and then.
+    endless: ClassVar[bool] = False
 
     def do_GET(self) -> None:
         type(self).asked += 1
-        self.send_response(200 if self.body else 404)
+        self.send_response(200 if self.body or self.endless else 404)
         self.end_headers()
+        with contextlib.suppress(OSError):
+            while self.endless:
+                self.wfile.write(b"# more\n")
+                threading.Event().wait(0.2)
         self.wfile.write(self.body.encode())
 
     def log_message(self, *_: object) -> None:
@@ -117,6 +124,20 @@ def test_sigterm_is_held_until_no_request_is_in_flight(tmp_path: Path, metrics):
         assert process.stdout.readline() == b"SIGTERM\n"
         assert process.wait(10) == 7
     finally:
+        stage.close()
+
+
+def test_an_engine_whose_metrics_never_end_is_told_to_end_after_the_cap(tmp_path: Path, metrics):
+    url, answers = metrics
+    answers.endless = True
+    stage = Stage(tmp_path, {"engine_url": url, "drain_s": 1.0})
+    try:
+        _, process = up(stage)
+        process.terminate()
+        assert process.wait(30) == 7
+        assert answers.asked == 1
+    finally:
+        answers.endless = False
         stage.close()
 
 

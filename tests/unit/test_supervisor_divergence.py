@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sidecar.lifecycle import Mode, Phase, Policy, Snapshot
 from sidecar.supervisor import divergence, restoring
 from sidecar.supervisor.pod import Pod
 from sidecar.supervisor.progress import ProgressWatch
+from sidecar.warmup.tree_watch import TreeWatch
 from tests.fakes.live_cache import put
 from tests.unit.supervised import make_pod, told
 
@@ -54,6 +56,23 @@ async def test_ranks_that_wait_for_each_other_on_restored_tactics_are_started_ag
     assert pod.left_alone() == ("flashinfer_autotune",), "it is neither restored nor published any more"
     request = restoring._request(pod, lc.Restore(1, "b", "keep"))
     assert request.distrusted == request.exclude == ("flashinfer_autotune",)
+
+
+async def test_an_engine_whose_files_can_not_be_looked_at_is_not_ended_for_writing_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, posted, answers = hanging(tmp_path), list[lc.Event](), threading.Event()
+    watch = ProgressWatch(pod, 120, posted.append)
+    await watch.look(10)
+    with monkeypatch.context() as hung:
+        hung.setattr(watch._looking, "_deadline_s", 0.01)
+        hung.setattr(TreeWatch, "look", lambda self, thorough: answers.wait(30) and ({}, {}))
+        await watch.look(1000)
+        assert "No forward progress" in told(pod)
+        assert posted == []
+        answers.set()
+    await watch.look(1005)
+    assert [type(each) for each in posted] == [lc.StartStuck]
 
 
 def test_the_patience_ends_before_the_engines_own(tmp_path: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import fcntl
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar.caches.held_locks import HeldLocks
 from sidecar.lifecycle import Phase
 from sidecar.supervisor.pod import Pod
 from sidecar.supervisor.progress import MEMORY_STEP, ProgressWatch
+from sidecar.warmup.tree_watch import Look, TreeWatch
+from tests.fakes.live_cache import put
 from tests.unit.supervised import make_pod, observe, told
 
 BUSY = {"gpus": [{"utilization_ratio": 1.0, "memory_used_bytes": 60 << 30}]}
@@ -46,6 +52,13 @@ def kernel(pod: Pod) -> None:
     (folder / "k.cubin").write_bytes(b"x")
 
 
+@contextlib.contextmanager
+def locked(pod: Pod, name: str) -> Iterator[None]:
+    with open(put(Path(pod.live_cache, name), b"")) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
 def grow(pod: Pod, size: int) -> None:
     Path(pod.live_cache, "triton", "A", "k.cubin").write_bytes(b"x" * size)
 
@@ -79,6 +92,41 @@ async def test_a_file_that_grows_in_its_place_is_progress(pod: Pod) -> None:
         assert told(pod) == ""
     await look(watch, 373)
     assert "No forward progress for 121 s" in told(pod)
+
+
+async def test_a_disk_that_hangs_does_not_let_a_held_lock_seem_gone(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, answers = ProgressWatch(pod, 120), threading.Event()
+    with locked(pod, "flashinfer/x.lock"), monkeypatch.context() as hung:
+        await look(watch, 10)
+        hung.setattr(watch._asking, "_deadline_s", 0.01)
+        hung.setattr(HeldLocks, "look", lambda *_: answers.wait(30) and {})
+        await look(watch, 140)
+        answers.set()
+    assert "No forward progress for 130 s" in told(pod)
+    assert "flashinfer/x.lock was held" in told(pod)
+
+
+async def test_files_that_a_look_found_too_late_are_progress_all_the_same(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, answers, looked = ProgressWatch(pod, 120), threading.Event(), TreeWatch.look
+
+    def slow(self: TreeWatch, *, thorough: bool) -> Look:
+        found = looked(self, thorough=thorough)
+        answers.wait(30)
+        return found
+
+    await look(watch, 10, 15)
+    kernel(pod)
+    with monkeypatch.context() as hung:
+        hung.setattr(watch._looking, "_deadline_s", 0.01)
+        hung.setattr(TreeWatch, "look", slow)
+        await look(watch, 100)
+        assert watch._looking.late
+        answers.set()
+    await look(watch, 125)
+    await look(watch, 240)
+    assert told(pod) == ""
 
 
 @pytest.mark.parametrize("phase", [Phase.WARMING, Phase.VERIFYING])

@@ -8,8 +8,9 @@ import pytest
 
 from sidecar import lifecycle
 from sidecar.caches.client import PublishRequest, PublishResult, RestoreRequest, RestoreResult
+from sidecar.daemon import assembly
 from sidecar.lifecycle import Mode
-from sidecar.supervisor import restoring
+from sidecar.supervisor import fallbacks, restoring
 from sidecar.supervisor.pod import Pod
 from sidecar.supervisor.serving import publish_once
 from tests.unit.supervised import make_pod
@@ -54,3 +55,9 @@ async def test_a_live_cache_that_was_replaced_was_published_by_nobody(
     await restoring.restore(pod, lifecycle.Restore(1, "a-1", "fresh"))
     await publish_once(pod)
     assert worker.known[-1] == known
+
+
+def test_a_restore_is_given_up_before_its_launcher_goes_on_by_itself_and_not_for_what_it_waits_for_beside() -> None:
+    beside = fallbacks.LOOK_S + restoring.WRITE_S
+    assert 60 + beside < restoring.deadline(60) < 60 + assembly.LAUNCHER_GRACE_S
+    assert restoring.deadline(60) - 60 - beside >= restoring.GRACE_S

@@ -95,6 +95,21 @@ async def test_two_bad_samples_in_a_row_are_told_to_the_state_machine(
         assert (4 if generation == "repeat" else 2) <= fake.counters.texts <= 8
 
 
+async def test_an_engine_that_is_overloaded_is_not_taken_for_a_bad_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.generation = "503"
+        assert await sampling.sample(pod) is None
+        assert fake.counters.texts == 1
+
+
+async def test_errors_of_an_engine_whose_load_is_not_known_say_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (pod, fake):
+        fake.script.generation, fake.script.no_metrics = "500", True
+        assert await sampling.sample(pod) is None
+        fake.script.generation = "repeat"
+        assert "repeats" in str(await sampling.sample(pod))
+
+
 async def test_a_sample_that_is_not_taken_to_be_the_engines_fault_says_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as (pod, fake):
         fake.script.api_key = "another"

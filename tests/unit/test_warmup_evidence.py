@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -13,13 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.aside import Aside
 from sidecar.caches import folder_blocks
 from sidecar.caches.families import BY_NAME, stored_families
 from sidecar.caches.scan import scan_tree
-from sidecar.warmup import evidence
 from sidecar.warmup.evidence import EvidenceWatcher
-from sidecar.warmup.tree_watch import TreeWatch
+from sidecar.warmup.tree_watch import NOTHING, Files, TreeWatch, joined
 
 
 def _put(root: Path, path: str, content: bytes = b"x") -> Path:
@@ -136,15 +133,18 @@ async def test_a_cache_that_cannot_be_read_is_said_so_and_nothing_is_lost(live):
     assert (await watcher.collect()).kernels == {"triton": 1}
 
 
-async def test_a_cache_that_does_not_answer_is_said_so_and_seen_again_when_it_does(live, monkeypatch):
-    monkeypatch.setattr(evidence, "TREE_S", 0.05)
+async def test_a_cache_that_does_not_answer_is_said_so_and_what_was_compiled_meanwhile_is_found_later(
+    live, monkeypatch
+):
     watcher, answers = _watcher(live), threading.Event()
     await watcher.baseline()
+    monkeypatch.setattr(watcher._looking, "_deadline_s", 0.05)
     look = TreeWatch.look
 
     def hang(self: TreeWatch, *, thorough: bool) -> object:
-        answers.wait(20)
-        return look(self, thorough=thorough)
+        seen = look(self, thorough=thorough)
+        answers.wait(30)
+        return seen
 
     monkeypatch.setattr(TreeWatch, "look", hang)
     _put(live, "triton/BBBB/kernel.cubin")
@@ -152,14 +152,14 @@ async def test_a_cache_that_does_not_answer_is_said_so_and_seen_again_when_it_do
         found = await watcher.collect()
         assert not found
         assert f"the live cache {live} can't be looked at (no answer within 0.05 s)" in found.blind
-    hanging = [each for each in threading.enumerate() if each.name == "look for kernels"]
-    assert len(hanging) == 1
-    answers.set()
-    await asyncio.to_thread(hanging[0].join, 20)
-    monkeypatch.setattr(watcher, "_looking", Aside("look for kernels", 20))
-    assert not (await watcher.collect()).blind
+    assert [each.name for each in threading.enumerate()].count("look for kernels") == 1
     _put(live, "triton/CCCC/kernel.cubin")
-    assert (await watcher.collect()).kernels == {"triton": 1}
+    answers.set()
+    monkeypatch.undo()
+    found = await watcher.collect()
+    assert not found.blind
+    assert set(found.names) == {"triton/BBBB/kernel.cubin", "triton/CCCC/kernel.cubin"}
+    assert not await watcher.collect()
 
 
 def _at(file: Path, seconds: float) -> None:
@@ -260,6 +260,14 @@ _STEPS = st.tuples(
 )
 
 
+def _tells(old: Files, new: Files, before: Files, after: Files) -> None:
+    """Make sure that all that changed is told, and nothing that was not so."""
+    assert {path: entry for path, entry in old.items() if new.get(path) != entry}.items() <= before.items()
+    assert {path: entry for path, entry in new.items() if old.get(path) != entry}.items() <= after.items()
+    assert before.items() <= old.items()
+    assert after.items() <= new.items()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(_STEPS, max_size=5), min_size=1, max_size=5))
 def test_looks_tell_what_whole_scans_tell(looks):
@@ -272,17 +280,16 @@ def test_looks_tell_what_whole_scans_tell(looks):
             _put(root, f"{at}/kernel.cubin")
         watch = TreeWatch(live, [BY_NAME["triton"]])
         watch.look(thorough=True)
-        old = dict(scan_tree(root).items())
+        first = old = dict(scan_tree(root).items())
+        whole = NOTHING
         for steps in looks:
             for number, (what, at, _) in enumerate(steps):
                 _step(root, what, at, number)
             before, after = watch.look(thorough=any(thorough for *_, thorough in steps))
             new = dict(scan_tree(root).items())
-            told_before, told_after = before.get("triton", {}), after.get("triton", {})
-            assert {path: entry for path, entry in old.items() if new.get(path) != entry}.items() <= told_before.items()
-            assert {path: entry for path, entry in new.items() if old.get(path) != entry}.items() <= told_after.items()
-            assert told_before.items() <= old.items()
-            assert told_after.items() <= new.items()
+            whole = joined(whole, (before, after))
+            for was, (told_before, told_after) in ((old, (before, after)), (first, whole)):
+                _tells(was, new, told_before.get("triton", {}), told_after.get("triton", {}))
             assert watch.sizes().get("triton", {}).get("files", 0) == len(new)
             old = new
 

@@ -102,7 +102,7 @@ async def test_answers_that_are_no_answers_fail_the_warm_up_with_their_reason(tm
     async with _engine(tmp_path, generation=generation) as (_, client):
         result = await _warm(client, tmp_path, profile(*SMALL), unavailable_s=0.02)
         assert (result.outcome, result.reason) == ("failed", reason)
-        assert (await verify(client, await client.facts())).outcome == "failed"
+        assert (await verify(client, await client.facts(), 0.5)).outcome == "failed"
 
 
 @pytest.mark.parametrize("generation", ["repeat", "nan", "empty"])
@@ -111,6 +111,35 @@ async def test_degenerate_output_is_found_through_http(tmp_path, generation):
         facts = await client.facts()
         results: list[VerifyResult] = [await verify(client, facts), await canary(client, facts)]
     assert [each.outcome for each in results] == ["degenerate", "degenerate"]
+
+
+async def test_a_server_that_keeps_to_openais_fields_is_warmed_and_that_is_told(tmp_path):
+    async with _engine(tmp_path, extensions=False) as (fake, client):
+        result = await _warm(client, tmp_path, profile(*SMALL, {"kind": "sampling", "features": ["stop"]}))
+    assert (result.outcome, result.unsupported, len(fake.kernels.compiled)) == ("converged", (), 5)
+    assert "The engine does not support: cache_salt, ignore_eos." in result.sentence
+    assert any("Answers may end before their number of tokens is reached" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_engine_that_queues_one_request_is_warmed_and_checked_and_that_is_told(tmp_path, status):
+    batches = {"kind": "decode", "batch": [8], "output_tokens": 4}
+    async with _engine(tmp_path, token_seconds=0.002, at_most=2, full_status=status) as (fake, client):
+        result = await _warm(client, tmp_path, profile({"kind": "prefill", "tokens": [16]}, batches))
+        assert (await verify(client, await client.facts())).outcome == "passed"
+    assert result.outcome == "converged", result.sentence
+    assert result.steps[1].requests == 8 * result.rounds
+    assert "put off" in result.steps[1].detail
+    assert fake.counters.refused > 0
+
+
+async def test_an_engine_that_falls_asleep_in_the_middle_of_a_warm_up_gets_no_further_burst(tmp_path):
+    async with _engine(tmp_path) as (fake, client):
+        fake.script.asleep_from_text = 2
+        result = await _warm(client, tmp_path, profile(*SMALL))
+    assert (result.outcome, result.reason) == ("failed", "engine_asleep")
+    # The one during which it fell asleep.
+    assert fake.counters.while_asleep == 1
 
 
 async def test_a_good_engine_passes_the_check_through_http(tmp_path):

@@ -50,6 +50,16 @@ def _drain(searcher: Searcher, names=lambda burst: ()) -> list[tuple[str, Burst]
     return sent
 
 
+def test_prompts_of_a_short_model_are_not_counted_beyond_what_they_can_hold():
+    """Else every size beyond is tried with more prompts than are meant, and the search spends its share on that."""
+    plan = make_plan(profile(PREFILL), replace(FACTS, max_model_len=64))
+    searcher = Searcher(plan, Search(), NO_LIMITS)
+    sent = _drain(searcher)
+    assert searcher.open_points() == ()
+    assert all(scale.high <= count * 62 for count, scale in searcher.together.items())
+    assert sum(burst.requests for _, burst in sent) < Search().max_requests
+
+
 def test_a_scale_is_covered_when_no_stretch_is_wider_than_the_gap():
     scale = Scale("x", 8, 8192, 0.01, 0.001)
     _walk(scale, lambda _: "same")

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from sidecar.engines.protocol import Completion, CompletionRequest
-from sidecar.errors import EngineAsleep
-from sidecar.warmup.attempts import Attempts, WarmPolicy
+from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
+from sidecar.errors import EngineAsleep, EngineError
+from sidecar.warmup.attempts import FRESH_S, Attempts, WarmPolicy
 from sidecar.warmup.bursts import Ask, Burst, single
 from sidecar.warmup.prompts import PromptSource
 from sidecar.warmup.traffic import Traffic
@@ -126,7 +126,7 @@ async def test_an_engine_that_says_not_now_for_ever_is_given_up():
 @pytest.mark.parametrize("kind", ["unsupported", "unauthorized"])
 async def test_what_cannot_get_better_is_not_sent_again(kind):
     engine = StandInEngine()
-    engine.answer = lambda _: failed(kind, "no", 400)
+    engine.answer = lambda _: failed(kind, "no", 404 if kind == "unsupported" else 401)
     attempt = await (await _attempts(engine)).send(single("x", Ask(1, 8, 4)))
     assert attempt.verdict == kind
     assert len(engine.requests) == 1
@@ -151,10 +151,143 @@ async def test_a_refused_connection_blames_no_burst():
 async def test_an_engine_that_was_restarted_meanwhile_is_gone_though_it_answers():
     engine = StandInEngine()
     attempts = await _attempts(engine)
-    engine.identity = "2.0"
-    engine.answer = lambda _: failed("reset", "connection reset", None)
+
+    def restarts(_request: CompletionRequest) -> Completion:
+        engine.identity = "2.0"
+        return failed("reset", "connection reset", None)
+
+    engine.answer = restarts
     attempt = await attempts.send(single("x", Ask(1, 8, 4)))
     assert (attempt.verdict, attempt.blamed) == ("engine_gone", True)
+
+
+async def test_an_engine_that_was_restarted_between_two_bursts_is_another_one_and_none_of_them_is_to_blame():
+    engine = StandInEngine()
+    attempts = await _attempts(engine)
+    assert (await attempts.send(single("x", Ask(1, 8, 4)))).verdict == "done"
+    engine.identity = "2.0"
+    await asyncio.sleep(FRESH_S)
+    attempt = await attempts.send(single("y", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.blamed, len(engine.requests)) == ("engine_gone", False, 1)
+
+
+async def test_an_engine_that_fell_asleep_a_moment_ago_is_sent_nothing_though_the_watcher_does_not_know_yet():
+    engine = StandInEngine()
+    attempts = await _attempts(engine)
+    assert (await attempts.send(single("x", Ask(1, 8, 4)))).verdict == "done"
+    engine.stats = _asleep
+    await asyncio.sleep(FRESH_S)
+    attempt = await attempts.send(single("y", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.reason, len(engine.requests)) == ("asleep", "engine_asleep", 1)
+
+
+async def test_an_error_of_an_engine_that_fell_asleep_is_not_asked_for_again():
+    engine = StandInEngine()
+    attempts = await _attempts(engine)
+
+    def falls_asleep(_request: CompletionRequest) -> Completion:
+        engine.stats = _asleep
+        return failed("broken", "HTTP 500", 500)
+
+    engine.answer = falls_asleep
+    attempt = await attempts.send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, len(engine.requests)) == ("asleep", 1)
+
+
+async def test_bursts_in_quick_succession_share_one_look_at_the_metrics():
+    engine, looks = StandInEngine(ttft_s=0.001, token_s=0), [0]
+    told = engine.stats
+
+    async def counted() -> EngineStats:
+        looks[0] += 1
+        return await told()
+
+    engine.stats = counted
+    attempts = await _attempts(engine)
+    for _ in range(100):
+        await attempts.send(single("x", Ask(1, 8, 1)))
+    assert looks[0] <= 3
+
+
+async def test_metrics_that_are_not_answered_hold_up_no_burst_for_long():
+    engine = StandInEngine(ttft_s=0.01, token_s=0)
+    attempts = await _attempts(engine)
+
+    async def hangs() -> EngineStats:
+        await asyncio.sleep(10)
+        raise EngineError("no metrics")
+
+    engine.stats = hangs
+    began = now()
+    for _ in range(100):
+        assert (await attempts.send(single("x", Ask(1, 8, 1)))).verdict == "done"
+    assert now() - began < 3
+
+
+async def test_a_queue_that_is_full_is_waited_for():
+    """429 is told as `timed_out` by the client, and is no hang."""
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("timed_out", "HTTP 429", 429) if now() < 90 else None
+    attempt = await (await _attempts(engine, unavailable_s=120)).send(single("x", Ask(1, 8, 4)))
+    assert attempt.verdict == "done"
+    assert now() >= 90
+
+
+async def test_a_queue_that_stays_full_is_told_as_such():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("timed_out", "HTTP 429", 429)
+    attempt = await (await _attempts(engine, unavailable_s=120)).send(single("x", Ask(1, 8, 4)))
+    assert (attempt.verdict, attempt.reason) == ("broken", "warmup_http_429")
+
+
+@pytest.mark.parametrize("burst", [single("x", Ask(7, 8, 4)), MIXED], ids=["together", "mixed"])
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_engine_that_takes_two_requests_at_once_answers_all_of_a_burst_in_turns_and_that_is_told(
+    burst, status
+):
+    engine = StandInEngine()
+    full = failed("timed_out" if status == 429 else "broken", f"HTTP {status}: queue full", status)
+    engine.answer = lambda _: full if engine.in_flight > 2 else None
+    attempt = await (await _attempts(engine)).send(burst)
+    assert attempt.verdict == "done"
+    assert (len(attempt.sent.completions), all(each.ok for each in attempt.sent.completions)) == (burst.requests, True)
+    assert "not all at once" in attempt.detail
+    assert now() < 3
+
+
+@pytest.mark.parametrize("lacks", [("cache_salt",), ("cache_salt", "ignore_eos")])
+async def test_a_server_that_keeps_to_openais_fields_is_warmed_without_the_others(lacks):
+    engine = StandInEngine()
+    engine.answer = lambda request: (
+        failed("unsupported", "HTTP 400: extra inputs", 400) if _has(request, lacks) else None
+    )
+    attempts = await _attempts(engine)
+    for _ in range(2):
+        assert (await attempts.send(single("x", Ask(1, 8, 4)))).verdict == "done"
+    assert attempts.lacks == lacks
+    # They are looked for once: 1 with all fields, one for each that is left out, one more burst.
+    assert len(engine.requests) == 1 + len(lacks) + 1
+
+
+async def test_a_first_burst_that_is_refused_for_another_reason_costs_no_later_one_its_fields():
+    engine = StandInEngine()
+    engine.answer = lambda request: (
+        failed("unsupported", "HTTP 400: no min_p", 400) if "min_p" in request.extra else None
+    )
+    attempts = await _attempts(engine)
+    assert (await attempts.send(single("x", Ask(1, 8, 4, fields={"min_p": 0.1})))).verdict == "unsupported"
+    assert (await attempts.send(single("y", Ask(1, 8, 4)))).verdict == "done"
+    assert attempts.lacks == ()
+    assert engine.requests[-1].cache_salt is not None
+    assert engine.requests[-1].extra["ignore_eos"] is True
+
+
+def _has(request: CompletionRequest, lacks: tuple[str, ...]) -> bool:
+    return request.cache_salt is not None or ("ignore_eos" in lacks and "ignore_eos" in request.extra)
+
+
+async def _asleep() -> EngineStats:
+    return EngineStats(identity="1.0", asleep=True)
 
 
 async def test_a_dropped_connection_of_an_engine_that_lives_is_tried_again():

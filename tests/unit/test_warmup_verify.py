@@ -11,8 +11,8 @@ import pytest
 
 from sidecar.engines.protocol import Completion, CompletionRequest, EngineStats
 from sidecar.errors import EngineError
-from sidecar.warmup.degenerate import same_everywhere, text_wrong, what_is_wrong
-from sidecar.warmup.verify import IN_TURN, canary, verify
+from sidecar.warmup.degenerate import same_everywhere, text_wrong, what_is_wrong, what_is_wrong_sampled
+from sidecar.warmup.verify import BUSY_S, IN_TURN, canary, verify
 from tests.unit.warmup_engine import FACTS, StandInEngine, failed, now
 
 pytestmark = pytest.mark.looptime
@@ -29,6 +29,7 @@ GOOD = Completion(ok=True, status=200, ttft_s=0.1, total_s=0.2, text="they waved
         ("The harbour was calm" + " and so" * 30, "over and over"),
         ("\ufffd" * 20, "unreadable"),
         ("\x00\x01" * 20, "unreadable"),
+        ("\u200b\u200c\u200d\ufeff" * 8, "unreadable"),
         ("  \n \n   ", "white space"),
     ],
 )
@@ -50,6 +51,73 @@ def test_text_that_cannot_be_right_is_degenerate(text, part):
 )
 def test_text_that_is_merely_odd_is_not(text):
     assert text_wrong(text, 12) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1000000000000000",
+        "0.3333333333333333",
+        "0.142857142857142857142857142857",
+        "0x0000000000000000",
+        "0000000000000000000000000000000000000000",
+        "A" * 64,
+        "=" * 40,
+        "Contents . . . . . . . . . . . . . . . . . . . . .",
+        "Name: ______________________________",
+        "0 0 0 0\n0 0 0 0\n0 0 0 0\n0 0 0 0\n",
+        "            }\n        }\n    }\n}\n" * 2,
+        "apple apple apple apple apple apple apple apple",
+        "哈哈哈哈哈哈哈哈哈",
+        "55555555555",
+        "😂😂😂😂😂😂😂😂😂😂",
+        "Hahahahahahaha",
+    ],
+)
+def test_repeats_that_an_answer_ended_by_itself_were_meant(text):
+    answer = replace(GOOD, text=text, token_ids=(7,) * 20, finish_reason="stop")
+    assert what_is_wrong(answer) == what_is_wrong_sampled(answer) == ""
+    assert what_is_wrong(replace(answer, finish_reason="length")) != ""
+
+
+def test_an_answer_that_ended_without_a_word_or_with_noise_is_degenerate_all_the_same():
+    assert "no text came" in what_is_wrong(replace(GOOD, text="", finish_reason="stop"))
+    assert "unreadable" in what_is_wrong(replace(GOOD, text="\ufffd" * 20, finish_reason="stop"))
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (" the The THE the The the The the The the THE the The the The", "15 of 15 words are 'the'"),
+        ("the, the. the the! the, the the. the the, the! the the.", "words are 'the'"),
+        (" ".join(f"{number}. the" for number in range(1, 17)), "16 of 16 words are 'the'"),
+        ("foo bar foo bar foo bar bar foo bar foo bar foo foo bar foo bar foo bar", "18 of 18 words are the same two"),
+        ("ok!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!.", "32 of 35 characters are '!'"),
+        ("the quick brown fox jumps over it " * 3, "over and over"),
+        ("The river ran under the old stone bridge." + " so it" * 12, "over and over"),
+    ],
+)
+def test_repeats_with_variations_are_degenerate_where_prose_was_continued_and_nowhere_else(text, part):
+    answer = replace(GOOD, text=text, finish_reason="length")
+    assert part in what_is_wrong_sampled(answer)
+    assert what_is_wrong(answer) == ""
+
+
+def test_two_tokens_in_turn_are_degenerate():
+    answer = replace(GOOD, token_ids=(5, 9) * 16, finish_reason="length")
+    assert "32 of 32 tokens are the same two" in what_is_wrong_sampled(answer)
+
+
+@pytest.mark.parametrize("words", [4, 16, 4096])
+def test_a_tiny_vocabulary_with_random_weights_is_not_degenerate(words):
+    """Twice in a row, as it is asked: one draw of four words may look like anything."""
+    rng = random.Random(words)
+    pieces = [" " + "".join(rng.choice("abcdefgh") for _ in range(4)) for _ in range(words)]
+
+    def draw() -> Completion:
+        return replace(GOOD, text="".join(rng.choice(pieces) for _ in range(32)), finish_reason="length")
+
+    assert not any(what_is_wrong_sampled(draw()) and what_is_wrong_sampled(draw()) for _ in range(2000))
 
 
 def test_random_weights_are_not_degenerate():
@@ -75,6 +143,8 @@ def test_numbers_that_cannot_be_right_are_degenerate(fields, part):
 
 def test_plausible_numbers_pass():
     assert what_is_wrong(replace(GOOD, logprobs=(-0.1, 0.0, -8.5), token_ids=tuple(range(12)))) == ""
+    # Of a model that is certain of every token.
+    assert what_is_wrong(replace(GOOD, logprobs=(0.0,) * 12)) == ""
 
 
 def test_one_answer_to_all_prompts_is_degenerate():
@@ -124,6 +194,27 @@ async def test_one_odd_answer_is_asked_for_again_with_another_seed():
     assert any(request.extra["seed"] == 1012 for request in engine.requests)
 
 
+async def test_a_model_that_fills_up_with_its_last_token_is_asked_without_that():
+    """`ignore_eos` has a good model go on after it has said all, with the token that it wanted to end with."""
+    engine = StandInEngine()
+
+    def fills_up(request: CompletionRequest) -> Completion:
+        ids = (11, 12, 13) if "ignore_eos" not in request.extra else (11, 12, 13) + (2,) * (request.max_tokens - 3)
+        reason = "length" if "ignore_eos" in request.extra else "stop"
+        text = f"In spring {request.extra.get('seed')}."
+        return Completion(True, 200, 0.1, 0.1, text=text, tokens=len(ids), token_ids=ids, finish_reason=reason)
+
+    engine.answer = fills_up
+    assert (await verify(engine, FACTS)).outcome == "passed"
+    assert (await canary(engine, FACTS)).outcome == "passed"
+
+
+async def test_prompts_of_a_short_model_that_are_the_same_when_cut_may_have_the_same_answer():
+    engine = StandInEngine()
+    engine.text = lambda request: f"what follows {request.prompt} is certain"
+    assert (await verify(engine, replace(FACTS, max_model_len=64))).outcome == "passed"
+
+
 async def test_an_engine_that_fails_is_not_called_degenerate():
     engine = StandInEngine()
     engine.answer = lambda _: failed("broken", "HTTP 500 to /v1/completions: boom", 500)
@@ -146,6 +237,51 @@ async def test_an_engine_without_log_probabilities_is_asked_without():
     engine = StandInEngine()
     engine.answer = refuses
     assert (await verify(engine, FACTS)).outcome == "passed"
+
+
+async def test_an_engine_that_refuses_seeds_is_checked_without_and_not_skipped():
+    engine = StandInEngine()
+    refused = failed("unsupported", "HTTP 400: unknown field seed", 400)
+    engine.answer = lambda request: refused if "seed" in request.extra else None
+    engine.text = lambda _: "!" * 32
+    assert (await verify(engine, FACTS)).outcome == "degenerate"
+    assert (await canary(engine, FACTS)).outcome == "degenerate"
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, "timed_out"), (503, "broken")])
+async def test_an_engine_that_takes_two_requests_at_once_passes_the_check(status, kind):
+    engine = StandInEngine()
+    engine.answer = lambda _: failed(kind, "queue full", status) if engine.in_flight > 2 else None
+    assert (await verify(engine, FACTS)).outcome == "passed"
+
+
+async def test_an_engine_that_is_full_for_ever_is_given_up_within_seconds():
+    engine, began = StandInEngine(), now()
+    engine.answer = lambda _: failed("timed_out", "HTTP 429: queue full", 429)
+    result = await verify(engine, FACTS)
+    assert (result.outcome, result.refuses) == ("failed", False)
+    assert "queue full" in result.sentence
+    assert 5 < now() - began <= BUSY_S
+
+
+async def test_an_engine_that_falls_asleep_while_it_is_full_is_not_asked_again():
+    engine = StandInEngine()
+
+    def falls_asleep(_request: CompletionRequest) -> Completion:
+        engine.stats = asleep
+        return failed("broken", "HTTP 503", 503)
+
+    engine.answer = falls_asleep
+    result = await canary(engine, FACTS)
+    assert (result.outcome, len(engine.requests)) == ("failed", 1)
+    assert "asleep" in result.sentence
+
+
+async def test_a_sample_of_a_serving_engine_that_is_full_is_one_request():
+    engine = StandInEngine()
+    engine.answer = lambda _: failed("timed_out", "HTTP 429: queue full", 429)
+    await canary(engine, FACTS, patience_s=0.0)
+    assert len(engine.requests) == 1
 
 
 async def test_prompts_fit_a_short_model():
