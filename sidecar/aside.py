@@ -107,6 +107,8 @@ def _settle(answer: asyncio.Future[Any], result: object, error: Exception | None
         return
     if error is not None:
         answer.set_exception(error)
+        # Looked at, so that nothing is logged about it where nobody waits any more.
+        answer.exception()
     else:
         answer.set_result(result)
 
