@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from sidecar.demo.engine_setup import EnginePaths
 from sidecar.demo.tiny_model import make_tiny_model
@@ -19,6 +20,11 @@ from tests.object_server import ObjectServer, served
 from tests.ports import unused_port
 from tests.prepare import engine
 from tests.sidecar_process import Directories, SidecarProcess
+
+
+# No test claims a time, and on a busy machine an example takes as long as it takes.
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
