@@ -21,7 +21,6 @@ from tests.ports import unused_port
 from tests.prepare import engine
 from tests.sidecar_process import Directories, SidecarProcess
 
-
 # No test claims a time, and on a busy machine an example takes as long as it takes.
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")
