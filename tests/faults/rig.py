@@ -220,7 +220,6 @@ class Pod:
         **script: Any,
     ) -> Container:
         """Start the engine's container as the kubelet would: the launcher with the engine's command."""
-        until((self.control / "launcher.py").exists, "a launcher in the control directory")
         container = Container(self, self.engine_command(*words, **script), environment or {}, wrapper)
         self._containers.append(container)
         return container
@@ -329,6 +328,8 @@ class Container:
         self, pod: Pod, command: Sequence[str], environment: Mapping[str, str], wrapper: Sequence[str]
     ) -> None:
         self.log = pod.root / "engine.log"
+        # The kubelet waits for the startup probe, which waits for this.
+        until((pod.control / "launcher.py").exists, "a launcher in the control directory")
         words = [*wrapper, sys.executable, str(pod.control / "launcher.py"), "--", *command]
         plain = {"PATH": os.environ["PATH"], "HOME": str(pod.place.home), "PYTHONDONTWRITEBYTECODE": "1"}
         given = {name: value for name, value in {**plain, **environment}.items() if value}
