@@ -107,9 +107,11 @@ async def test_what_is_broken_is_sent_again_after_a_growing_pause_and_then_given
     assert "boom" in attempt.detail
 
 
-async def test_an_engine_that_says_not_now_is_given_time():
+@pytest.mark.parametrize(("kind", "status"), [("broken", 503), ("timed_out", 429)])
+async def test_an_engine_that_says_not_now_is_given_time(kind, status):
+    """A full queue, 429, is told as `timed_out` by the client, and is no hang."""
     engine = StandInEngine()
-    engine.answer = lambda _: failed("broken", "HTTP 503", 503) if now() < 90 else None
+    engine.answer = lambda _: failed(kind, f"HTTP {status}", status) if now() < 90 else None
     attempt = await (await _attempts(engine, unavailable_s=120)).send(single("x", Ask(1, 8, 4)))
     assert attempt.verdict == "done"
     assert now() >= 90
@@ -222,15 +224,6 @@ async def test_metrics_that_are_not_answered_hold_up_no_burst_for_long():
     for _ in range(100):
         assert (await attempts.send(single("x", Ask(1, 8, 1)))).verdict == "done"
     assert now() - began < 3
-
-
-async def test_a_queue_that_is_full_is_waited_for():
-    """429 is told as `timed_out` by the client, and is no hang."""
-    engine = StandInEngine()
-    engine.answer = lambda _: failed("timed_out", "HTTP 429", 429) if now() < 90 else None
-    attempt = await (await _attempts(engine, unavailable_s=120)).send(single("x", Ask(1, 8, 4)))
-    assert attempt.verdict == "done"
-    assert now() >= 90
 
 
 async def test_a_queue_that_stays_full_is_told_as_such():
